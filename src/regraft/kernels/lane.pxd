@@ -1,0 +1,118 @@
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+from regraft.kernels.checksum cimport crc32c_at, pointer_to
+from regraft.kernels.envelope cimport Scan
+from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, put_header, put_u32, u32, writable, writable_p
+
+cdef enum:
+    STOP_END = 0
+    STOP_CONTROL = 1
+    STOP_FAULT = 2
+    SLICE_BYTES = 2048
+
+cdef inline void copy(writable_p target, Py_ssize_t at, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    memcpy(target + at, p + start, end - start)
+
+cdef inline void copy_bytes(writable_p target, Py_ssize_t at, bytes data) noexcept:
+    memcpy(target + at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    return (PyBytes_GET_SIZE(topic) == end - start
+            and memcmp(PyBytes_AS_STRING(topic), p + start, end - start) == 0)
+
+cdef inline bytes cut(bytes_p p, Py_ssize_t start, Py_ssize_t end):
+    return PyBytes_FromStringAndSize(<const char*>p + start, end - start)
+
+cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
+    cdef uint64_t value
+    memcpy(&value, p + i, 8)
+    return value
+
+@cython.final
+cdef class Outlet:
+    cdef readonly object key
+    cdef public bint slow
+    cdef bint dirty
+    cdef readonly Py_ssize_t messages
+    cdef readonly Py_ssize_t size
+    cdef public list waiting
+    cdef list pieces
+    cdef bytearray scratch
+    cdef Py_ssize_t used
+    cdef Py_ssize_t run_at
+    cdef Py_ssize_t run_count
+    cdef bytes run_ids
+
+    cdef void reserve(self, Py_ssize_t size) except *
+    @cython.locals(target=writable_p, at=Py_ssize_t)
+    cdef void open_run(self, bytes ids) except *
+    @cython.locals(target=writable_p)
+    cdef void close_run(self) noexcept
+    @cython.locals(size=Py_ssize_t)
+    cdef void append(self, object view, bytes_p p, Py_ssize_t start, Py_ssize_t end,
+                    bytes ids, Py_ssize_t count, int64_t expiration) except *
+    cdef void spill(self) except *
+    cpdef list gather(self, bint last)
+
+@cython.final
+cdef class Route:
+    cdef readonly list outlets
+    cdef readonly list subscriptions
+    cdef readonly int refusal
+    cdef readonly object condition
+
+@cython.final
+cdef class Source:
+    cdef readonly object key
+    cdef readonly long long messages
+    cdef readonly long long size
+    cdef long long generation
+    cdef dict routes
+    cdef bytes topic
+    cdef Route route
+    cdef public list refusals
+
+@cython.final
+cdef class Lane:
+    cdef readonly Py_ssize_t frame_bytes_max
+    cdef readonly Py_ssize_t control_bytes_max
+    cdef readonly Py_ssize_t topics_max
+    cdef object resolve
+    cdef public long long generation
+    cdef list dirty
+    cdef Scan scan
+    cdef uint64_t head
+    cdef readonly int stop
+    cdef readonly int fault
+    cdef readonly Py_ssize_t fault_detail
+    cdef readonly int kind
+    cdef readonly int flags
+    cdef readonly Py_ssize_t end
+    cdef Route run_route
+    cdef Py_ssize_t run_start
+    cdef Py_ssize_t run_end
+    cdef Py_ssize_t run_count
+    cdef int64_t run_expiration
+    cdef readonly long long messages
+    cdef readonly long long size
+    cdef readonly long long deliveries
+    cdef readonly long long delivered
+    cdef readonly long long expired
+    cdef readonly long long refused
+    cdef readonly long long untaken
+
+    @cython.locals(n=Py_ssize_t, p=bytes_p, head=uint64_t, end=Py_ssize_t, fault=cython.int, kind=cython.int, flags=cython.int)
+    cpdef Py_ssize_t run(self, Source source, object view, Py_ssize_t pos, int64_t now_us) except -1
+    @cython.locals(kind=cython.int, flags=cython.int, length=Py_ssize_t)
+    cdef bint check_head(self, bytes_p p, Py_ssize_t pos, uint64_t head) noexcept
+    cdef void wrong(self, int fault, Py_ssize_t detail) noexcept
+    @cython.locals(scan=Scan, route=Route, topic=bytes)
+    cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
+    @cython.locals(route=Route)
+    cdef Route look_up(self, Source source, bytes topic)
+    cdef void refuse(self, Source source, int code) except *
+    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet, ids=bytes)
+    cdef void emit(self, object view, bytes_p p) except *
+    cpdef list take_dirty(self)

@@ -1,0 +1,74 @@
+"""Every bound of the system, with its default.
+
+Nothing grows without one of these. What exceeds a limit is refused with a sentence that names it,
+or counted as dropped with a reason; nothing is dropped in silence. A node's configuration may
+change any of them (`[limits]` in the file, `REGRAFT_LIMITS__NAME` in the environment,
+`--limit name=value` on the command line); the relations between them are checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from regraft.errors import LocalError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+TOPIC_BYTES_MAX = 1024
+TOPIC_LEVELS_MAX = 64
+ATTRIBUTES_MAX = 256  # of one envelope, and again of its context
+NAME_BYTES_MAX = 255  # of an attribute
+CLIENT_ID_BYTES_MAX = 128
+FRAME_BYTES_CEILING = 64 * MIB  # no configuration goes above it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one node."""
+
+    connections: int = 10_000
+    handshake_ms: int = 10_000  # from the first byte to WELCOME
+    frame_bytes: int = 1 * MIB  # one frame, its header included
+    control_frame_bytes: int = 64 * KIB  # any frame but a message
+    inflated_bytes: int = 16 * MIB  # a gzip body, once inflated
+    subscriptions_per_session: int = 10_000
+    subscriptions: int = 2_000_000
+    selector_bytes: int = 8 * KIB
+    queue_messages: int = 65_536  # what waits for one subscriber
+    queue_bytes: int = 8 * MIB
+    queue_bytes_total: int = 1024 * MIB  # what waits for all of them
+    write_bytes: int = 256 * KIB  # handed to one connection at a time
+    window_messages: int = 65_536  # what one publisher may send ahead
+    window_bytes: int = 1 * MIB
+    window_bytes_first: int = 64 * KIB  # before it has shown that it uses it
+    windows_bytes_total: int = 256 * MIB  # shared by all publishers
+    topics_cached: int = 65_536  # routes remembered, for all
+    topics_cached_per_session: int = 256
+    heartbeat_ms_min: int = 100
+    heartbeat_ms_max: int = 300_000
+    stall_ms: int = 5_000  # without progress, a subscriber falls to its policy
+    drain_ms: int = 10_000  # from GOAWAY to the end
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise _refuse(f"limit {field.name} must be a whole number above 0, not {value!r}")
+        if self.frame_bytes > FRAME_BYTES_CEILING:
+            raise _refuse(f"limit frame_bytes may be {FRAME_BYTES_CEILING} at most")
+        for small, large in (
+            ("control_frame_bytes", "frame_bytes"),
+            ("window_bytes_first", "window_bytes"),
+            ("window_bytes", "windows_bytes_total"),
+            ("queue_bytes", "queue_bytes_total"),
+            ("selector_bytes", "control_frame_bytes"),
+            ("subscriptions_per_session", "subscriptions"),
+            ("heartbeat_ms_min", "heartbeat_ms_max"),
+        ):
+            if getattr(self, small) > getattr(self, large):
+                raise _refuse(f"limit {small} must not be above limit {large}")
+
+
+def _refuse(text: str) -> LocalError:
+    return LocalError("bad-configuration", text)

@@ -1,0 +1,241 @@
+"""Control frames: what each of them does. The table at the end is the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from regraft.errors import LocalError, PeerError, RegraftError, WorldError
+from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
+from regraft.model.identity import Identity
+from regraft.model.topics import check_pattern
+from regraft.node.connection import Connection, State
+from regraft.node.deadlines import Deadlines
+from regraft.node.event import Now
+from regraft.node.outflow import BATCH_BYTES, BATCH_MESSAGES, Outflow
+from regraft.node.router import Authorize, Router
+from regraft.session.backlog import Backlog
+from regraft.session.session import UNLIMITED, Delivery, Session
+from regraft.wire import native
+
+FEATURES = ("topics", "credit", "stall-policies")
+ANONYMOUS = "anonymous"
+
+
+class Control:
+    """Handles the control frames of all connections."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: Limits,
+        heartbeat_ms: int,
+        random: Random,
+        router: Router,
+        outflow: Outflow,
+        deadlines: Deadlines,
+        authorize: Authorize,
+    ) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._heartbeat_ms = heartbeat_ms
+        self._random = random
+        self._router = router
+        self._outflow = outflow
+        self._deadlines = deadlines
+        self._authorize = authorize
+        self.clients: dict[str, Connection] = {}
+
+    def handle(self, c: Connection, kind: int, flags: int, payload: bytes, now: Now) -> None:
+        """Do what a frame says; a `RegraftError` that is fatal ends the connection."""
+        if flags:
+            raise PeerError("malformed-frame", f"flags {flags:#04x} on a frame that has none")
+        message = native.decode(kind, payload)
+        handler = HANDLERS.get((c.state, type(message)))
+        if handler is None:
+            raise PeerError(
+                "protocol-violation",
+                f"{native.Kind(kind).name} is not allowed here"
+                + ("; begin with HELLO" if c.state is State.HELLO else ""),
+            )
+        handler(self, c, message, now)
+
+    # --------------------------------------------------------------------- opening
+
+    def hello(self, c: Connection, hello: native.Hello, now: Now) -> None:
+        """Who is it: agree on the terms, and make a session."""
+        if not hello.version_min <= native.VERSION <= hello.version_max:
+            raise PeerError(
+                "unsupported-version",
+                f"this node speaks version {native.VERSION}, the client "
+                f"{hello.version_min} to {hello.version_max}",
+            )
+        for feature in hello.features:
+            if feature.required and feature.name not in FEATURES:
+                raise PeerError(
+                    "unsupported-feature",
+                    f"the client requires {feature.name!r}; this node has {', '.join(FEATURES)}",
+                )
+        client_id = hello.client_id or f"client-{self._random.getrandbits(64):016x}"
+        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            raise PeerError(
+                "protocol-violation", f"a client id has {CLIENT_ID_BYTES_MAX} bytes at most"
+            )
+        self._take_over(client_id, now)
+        c.session = self._session(c, client_id, hello)
+        c.state = State.OPEN
+        c.passive = hello.passive
+        self.clients[client_id] = c
+        self._router.admit(c.key, c.outlet, c.session.principal)
+        c.outlet.slow = c.session.delivery.near_credit(BATCH_MESSAGES, BATCH_BYTES)
+        heartbeat_ms = min(
+            max(hello.heartbeat_ms or self._heartbeat_ms, self._limits.heartbeat_ms_min),
+            self._limits.heartbeat_ms_max,
+        )
+        c.heartbeat_ns = heartbeat_ms * 1_000_000
+        self._deadlines.add(now.ns + c.heartbeat_ns, "heartbeat", c.key)
+        self._outflow.send(c, self._welcome(c, c.session, heartbeat_ms, now), now)
+
+    def _session(self, c: Connection, client_id: str, hello: native.Hello) -> Session:
+        limits = self._limits
+        backlog = Backlog(
+            min(hello.queue_messages or limits.queue_messages, limits.queue_messages),
+            min(hello.queue_bytes or limits.queue_bytes, limits.queue_bytes),
+        )
+        delivery = Delivery(backlog, hello.when_stalled)
+        if hello.credit_messages or hello.credit_bytes:
+            delivery.credit_messages = min(hello.credit_messages, UNLIMITED)
+            delivery.credit_bytes = min(hello.credit_bytes, UNLIMITED)
+        token = self._random.getrandbits(128).to_bytes(16, "little")
+        session_id = self._random.getrandbits(64)
+        return Session(c.key, session_id, client_id, token, ANONYMOUS, delivery)
+
+    def _welcome(
+        self, c: Connection, session: Session, heartbeat_ms: int, now: Now
+    ) -> native.Welcome:
+        return native.Welcome(
+            version=native.VERSION,
+            features=tuple(native.Feature(name) for name in FEATURES),
+            node_id=self._identity.node_id,
+            node_name=self._identity.name,
+            incarnation=self._identity.incarnation,
+            client_id=session.client_id,
+            session_id=session.session_id,
+            token=session.token,
+            heartbeat_ms=heartbeat_ms,
+            credit_messages=c.window.messages,
+            credit_bytes=c.window.size,
+            frame_bytes_max=self._limits.frame_bytes,
+            subscriptions_max=self._limits.subscriptions_per_session,
+            time=now.wall_us,
+        )
+
+    def _take_over(self, client_id: str, now: Now) -> None:
+        """A client that connects again ends its older connection."""
+        old = self.clients.get(client_id)
+        if old is None:
+            return
+        error = WorldError("taken-over", f"client id {client_id!r} connected again")
+        self._outflow.send(old, native.Error.of(error), now)
+        self.leave(old)
+        self._outflow.close(old, "taken over")
+
+    def leave(self, c: Connection) -> None:
+        """Nothing is routed to or from this connection any more."""
+        if c.session is None:
+            return
+        if self.clients.get(c.session.client_id) is c:
+            del self.clients[c.session.client_id]
+        self._router.dismiss(c.key)
+
+    # --------------------------------------------------------------- subscriptions
+
+    def subscribe(self, c: Connection, message: native.Subscribe, now: Now) -> None:
+        """Confirm it, then route to it; or say why not."""
+        try:
+            self._check_subscription(c, message)
+        except RegraftError as error:
+            report = native.Error.of(error, subscription=message.id)
+            self._outflow.send_in_place(c, report, now)
+            return
+        self._outflow.send_in_place(c, native.Subscribed(message.id), now)
+        self._router.subscribe(c.key, message.id, message.pattern, message.exact)
+
+    def _check_subscription(self, c: Connection, message: native.Subscribe) -> None:
+        assert c.session is not None
+        held = self._router.table.held(c.key)
+        if message.id == 0:
+            raise LocalError("bad-pattern", "a subscription's id must be above 0")
+        if message.id in held:
+            raise LocalError(
+                "subscription-in-use", f"this session already has a subscription {message.id}"
+            )
+        check_pattern(message.pattern)
+        if message.selector:
+            raise LocalError("not-supported", "this node does not evaluate selectors yet")
+        limits = self._limits
+        if len(held) >= limits.subscriptions_per_session:
+            raise LocalError(
+                "limit-exceeded",
+                f"a session has {limits.subscriptions_per_session} subscriptions at most "
+                "(limit subscriptions_per_session)",
+            )
+        if self._router.table.size >= limits.subscriptions:
+            raise LocalError(
+                "limit-exceeded",
+                f"this node has {limits.subscriptions} subscriptions at most (limit subscriptions)",
+            )
+        if not self._authorize(c.session.principal, "subscribe", message.pattern):
+            raise LocalError(
+                "not-authorized",
+                f"{c.session.principal} may not subscribe to {message.pattern!r}",
+            )
+
+    def unsubscribe(self, c: Connection, message: native.Unsubscribe, now: Now) -> None:
+        """Route to it no more, then confirm."""
+        if message.id not in self._router.table.held(c.key):
+            error = LocalError(
+                "unknown-subscription", f"this session has no subscription {message.id}"
+            )
+            report = native.Error.of(error, subscription=message.id)
+            self._outflow.send_in_place(c, report, now)
+            return
+        self._router.unsubscribe(c.key, message.id)
+        self._outflow.send_in_place(c, native.Unsubscribed(message.id), now)
+
+    # ------------------------------------------------------------------------ life
+
+    def credit(self, c: Connection, message: native.Credit, now: Now) -> None:
+        """A subscriber allows more."""
+        self._outflow.credit(c, message, now)
+
+    def heartbeat(self, c: Connection, message: native.Heartbeat, now: Now) -> None:
+        """A sign of life; one with a token is answered in its place."""
+        if message.token and not message.answer:
+            self._outflow.send_in_place(c, native.Heartbeat(message.token, True), now)
+
+    def error(self, c: Connection, message: native.Error, now: Now) -> None:
+        """The client says what it does not like; a fatal one is its last word."""
+        if message.fatal:
+            self.bye(c, native.Bye(), now)
+
+    def bye(self, c: Connection, message: native.Bye, now: Now) -> None:
+        """All that the client sent has been dealt with: close, which tells it so."""
+        c.ending = "left"
+        self.leave(c)
+        self._outflow.close(c, "the client left")
+
+
+Handler = Callable[[Control, Connection, Any, Now], None]
+
+HANDLERS: dict[tuple[State, type[Any]], Handler] = {
+    (State.HELLO, native.Hello): Control.hello,
+    (State.OPEN, native.Subscribe): Control.subscribe,
+    (State.OPEN, native.Unsubscribe): Control.unsubscribe,
+    (State.OPEN, native.Credit): Control.credit,
+    (State.OPEN, native.Heartbeat): Control.heartbeat,
+    (State.OPEN, native.Error): Control.error,
+    (State.OPEN, native.Bye): Control.bye,
+    (State.HELLO, native.Bye): Control.bye,
+}

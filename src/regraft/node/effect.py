@@ -1,0 +1,56 @@
+"""What a node may want done. The driver performs effects in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+
+class Write(NamedTuple):
+    """Write pieces, one behind the other.
+
+    They are good until the next step: what cannot be written at once is copied by the driver.
+    """
+
+    connection: int
+    pieces: Sequence[bytes | memoryview]
+    report: bool = False  # say `Unsent` even if all was written at once
+
+
+class Close(NamedTuple):
+    """End a connection; with `flush` after what was written before, within a bounded time."""
+
+    connection: int
+    reason: str
+    flush: bool = True
+
+
+class Hold(NamedTuple):
+    """Stop reading from a connection, or go on."""
+
+    connection: int
+    held: bool
+
+
+class WakeAt(NamedTuple):
+    """Give a `Tick` at this moment; it replaces the one asked for before."""
+
+    ns: int
+
+
+class Note(NamedTuple):
+    """Something for people to read."""
+
+    level: str  # of the standard library's logging, lower case
+    text: str
+
+
+class Refuse(NamedTuple):
+    """Accept no more connections."""
+
+
+class Stopped(NamedTuple):
+    """All is done: the driver may end."""
+
+
+Effect: TypeAlias = Write | Close | Hold | WakeAt | Note | Refuse | Stopped

@@ -1,0 +1,57 @@
+"""What may happen to a node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+
+class Now(NamedTuple):
+    """The time of a step: one clock for durations, one for what people write down."""
+
+    ns: int  # monotonic
+    wall_us: int  # since 1970 UTC
+
+
+class Opened(NamedTuple):
+    """Somebody connected. The driver chose the number, never used before."""
+
+    connection: int
+    peer: str  # for people
+
+
+class Received(NamedTuple):
+    """Bytes arrived. They may change once the step is over."""
+
+    connection: int
+    data: memoryview
+
+
+class Unsent(NamedTuple):
+    """How much of what was to be written is still with the driver.
+
+    Reported after every write that could not be finished at once or asked for it, and whenever the
+    number has become smaller.
+    """
+
+    connection: int
+    size: int
+
+
+class Closed(NamedTuple):
+    """A connection is gone, whoever ended it. Nothing of it follows."""
+
+    connection: int
+    reason: str
+
+
+class Tick(NamedTuple):
+    """The moment of a `WakeAt` has come."""
+
+
+class Stop(NamedTuple):
+    """Somebody wants the node to end: tell the clients, let them go, say when all is done."""
+
+    reason: str
+
+
+Event: TypeAlias = Opened | Received | Unsent | Closed | Tick | Stop

@@ -1,0 +1,327 @@
+"""The node: `step(events, now) -> effects`. The table in it is the list of what may happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
+from regraft.kernels import lane as lanes
+from regraft.kernels.envelope import FAULTS
+from regraft.kernels.lane import Outlet, Source
+from regraft.limits import Limits
+from regraft.model.identity import Identity
+from regraft.node.connection import Connection, State
+from regraft.node.control import Control
+from regraft.node.deadlines import Deadlines
+from regraft.node.effect import Close, Effect, Note, Refuse, Stopped, WakeAt
+from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
+from regraft.node.outflow import Outflow
+from regraft.node.router import Authorize, Router
+from regraft.session.window import Window
+from regraft.wire import native, table
+
+HEARTBEATS_MISSED_MAX = 3
+
+FAULT_ERRORS = {
+    lanes.BAD_CHECK: ("bad-checksum", "the check of a frame's header is wrong"),
+    lanes.BAD_CHECKSUM: ("bad-checksum", "the payload of a frame is damaged"),
+    lanes.TOO_SHORT: ("malformed-frame", "a frame is shorter than its header"),
+    lanes.BAD_FLAGS: ("malformed-frame", "a frame has flags that do not exist"),
+    lanes.TOO_LARGE: ("frame-too-large", "a frame is larger than this node takes"),
+    lanes.BAD_ENVELOPE: ("malformed-envelope", "an envelope is not well formed"),
+}
+
+
+def allow(principal: str, action: str, topic: str) -> bool:
+    """Yes to everything, until there are users."""
+    return True
+
+
+class Node:
+    """One broker, without a world around it."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: Limits,
+        heartbeat_ms: int,
+        random: Random,
+        authorize: Authorize = allow,
+    ) -> None:
+        self.identity = identity
+        self._limits = limits
+        self._connections: dict[int, Connection] = {}
+        self._effects: list[Effect] = []
+        self._deadlines = Deadlines()
+        self._wake_ns: int | None = None
+        self._stopping = False
+        self._opened = 0
+        self._failures: dict[str, int] = {}
+        self._router = Router(limits, authorize)
+        self._outflow = Outflow(self._connections, self._effects, self._deadlines, limits)
+        self._control = Control(
+            identity,
+            limits,
+            heartbeat_ms,
+            random,
+            self._router,
+            self._outflow,
+            self._deadlines,
+            authorize,
+        )
+
+    def step(self, events: Iterable[Event], now: Now) -> list[Effect]:
+        """Take in what happened, in order; what should be done comes back, in order."""
+        events = list(events)
+        for index, event in enumerate(events):
+            if type(event) is Received:  # by far the most frequent
+                self._received(event, index == len(events) - 1, now)
+            else:
+                HANDLERS[type(event)](self, event, now)
+        next_ns = self._deadlines.next_ns
+        if next_ns is not None and (self._wake_ns is None or next_ns < self._wake_ns):
+            self._wake_ns = next_ns
+            self._effects.append(WakeAt(next_ns))
+        effects = self._effects[:]
+        self._effects.clear()
+        return effects
+
+    # ----------------------------------------------------------------- connections
+
+    def _on_opened(self, event: Opened, now: Now) -> None:
+        key = event.connection
+        window = Window(self._limits.window_messages, self._limits.window_bytes_first)
+        c = Connection(key, event.peer, Source(key), Outlet(key), window, now.ns, now.ns, now.ns)
+        self._connections[key] = c
+        self._opened += 1
+        if len(self._connections) > self._limits.connections:
+            limit = f"{self._limits.connections} connections (limit connections)"
+            self._fail(c, WorldError("too-many-connections", f"this node takes {limit}"), now)
+        elif self._stopping:
+            self._fail(c, WorldError("shutting-down", "this node is being stopped"), now)
+        else:
+            self._deadlines.add(now.ns + self._limits.handshake_ms * 1_000_000, "handshake", key)
+
+    def _on_closed(self, event: Closed, now: Now) -> None:
+        c = self._connections.pop(event.connection, None)
+        if c is None:
+            return
+        self._control.leave(c)
+        self._outflow.forget(c, now)
+        self._effects.append(Note("debug", f"{c.who} is gone: {event.reason}"))
+        if self._stopping and not self._connections:
+            self._effects.append(Stopped())
+
+    def _on_unsent(self, event: Unsent, now: Now) -> None:
+        c = self._connections.get(event.connection)
+        if c is not None:
+            self._outflow.unsent(c, event.size, now)
+
+    def _fail(self, c: Connection, error: RegraftError, now: Now) -> None:
+        """End a connection with the reason."""
+        name = error.code.name
+        self._failures[name] = self._failures.get(name, 0) + 1
+        self._effects.append(Note("info", f"{c.who}: {error}"))
+        c.ending = name
+        self._outflow.send(c, native.Error.of(error), now)
+        self._control.leave(c)
+        self._outflow.close(c, error.text)
+
+    # ----------------------------------------------------------------------- input
+
+    def _received(self, event: Received, last: bool, now: Now) -> None:
+        c = self._connections.get(event.connection)
+        if c is None or c.state is State.CLOSING:
+            return
+        c.heard_ns = now.ns
+        published = c.source.messages
+        try:
+            self._take_in(c, event.data, now)
+        except RegraftError as error:
+            self._deliver(c, False, now)
+            self._fail(c, error, now)
+            return
+        self._deliver(c, last, now)
+        if c.source.messages != published:
+            if published == 0:
+                self._outflow.publishers += 1
+            self._outflow.grant(c, now)
+        if c.source.refusals:
+            self._report_refusals(c, now)
+
+    def _take_in(self, c: Connection, data: memoryview, now: Now) -> None:
+        """Bytes of a connection, cut anywhere: whole frames are dealt with, the rest is kept."""
+        if c.state is State.PREFACE:
+            data = self._preface(c, data)
+        if c.pending and len(data):
+            data = self._complete(c, data, now)
+        if len(data):
+            end = self._frames(c, data, now)
+            if end < len(data) and c.state is not State.CLOSING:
+                c.pending = bytearray(data[end:])
+
+    def _preface(self, c: Connection, data: memoryview) -> memoryview:
+        """Find out which protocol it is; what follows the preface is left."""
+        had = len(c.pending)
+        c.pending += data[: table.PREFACE_BYTES_MAX]
+        name = table.detect(bytes(c.pending))
+        if name is None:
+            return data[len(data) :]
+        c.state = State.HELLO
+        c.pending = bytearray()
+        return data[len(table.PROTOCOLS[name]) - had :]
+
+    def _complete(self, c: Connection, data: memoryview, now: Now) -> memoryview:
+        """Complete the frame that is pending with the least copying; what follows is left."""
+        pending = c.pending
+        if len(pending) < native.HEADER_BYTES:
+            missing = native.HEADER_BYTES - len(pending)
+            pending += data[:missing]
+            data = data[missing:]
+            if len(pending) < native.HEADER_BYTES:
+                return data
+        size = int.from_bytes(pending[:4], "little") + 4
+        if size != native.HEADER_BYTES:  # is its header fine, before more is kept of it?
+            self._frames(c, memoryview(bytes(pending[: native.HEADER_BYTES])), now)
+        missing = size - len(pending)
+        if len(data) >= missing:
+            c.pending = bytearray()
+            pending += data[:missing]
+            self._frames(c, memoryview(pending), now)
+        else:
+            pending += data
+        return data[missing:]
+
+    def _frames(self, c: Connection, view: memoryview, now: Now) -> int:
+        """Deal with the whole frames at the start of `view`; where the rest begins."""
+        lane = self._router.lane
+        pos = kind = 0
+        while c.state is not State.CLOSING:
+            if c.state is State.HELLO:
+                frame = native.read_frame(view, pos, self._limits.control_frame_bytes)
+                if frame is None:
+                    break
+                kind, flags, payload, pos = frame
+            else:
+                pos = lane.run(c.source, view, pos, now.wall_us)
+                if lane.stop == lanes.END:
+                    break
+                if lane.stop == lanes.FAULT:
+                    raise self._fault()
+                self._deliver(c, False, now)
+                kind, flags = lane.kind, lane.flags
+                payload = bytes(view[pos + native.HEADER_BYTES : lane.end])
+                pos = lane.end
+            self._control.handle(c, kind, flags, payload, now)
+        return pos
+
+    def _fault(self) -> PeerError:
+        lane = self._router.lane
+        name, text = FAULT_ERRORS[lane.fault]
+        if lane.fault == lanes.BAD_ENVELOPE:
+            text = f"{text}: {FAULTS[lane.fault_detail]}"
+        elif lane.fault == lanes.TOO_LARGE:
+            text = f"{text}: {lane.fault_detail} bytes"
+        return PeerError(name, text)
+
+    def _deliver(self, c: Connection, last: bool, now: Now) -> None:
+        dirty = self._router.lane.take_dirty()
+        if dirty:
+            self._outflow.deliver(dirty, c, last, now)
+
+    def _report_refusals(self, c: Connection, now: Now) -> None:
+        refusals, c.source.refusals = c.source.refusals, []
+        for ordinal, count, number in refusals:
+            code = BY_NUMBER[number]
+            error = PeerError(code.name, f"not published: {code.meaning}")
+            report = native.Error.of(error, ordinal=ordinal, count=count)
+            self._outflow.send(c, report, now)
+
+    # ------------------------------------------------------------------------ time
+
+    def _on_tick(self, event: Tick, now: Now) -> None:
+        self._wake_ns = None
+        for what, key in self._deadlines.due(now.ns):
+            if what == "drain":
+                self._drained(now)
+            c = self._connections.get(key)
+            if c is None or c.state is State.CLOSING:
+                continue
+            if what == "handshake" and c.state is not State.OPEN:
+                self._fail(c, WorldError("too-slow-to-open", "no HELLO came in time"), now)
+            elif what == "heartbeat":
+                self._heartbeat(c, now)
+            elif what == "stall":
+                self._outflow.stall(c, now)
+
+    def _heartbeat(self, c: Connection, now: Now) -> None:
+        """Say something if nothing was said for a while; end what is silent for too long."""
+        silence_max = HEARTBEATS_MISSED_MAX * c.heartbeat_ns
+        if c.held:  # it could not be heard
+            c.heard_ns = now.ns
+        if not c.passive and now.ns - c.heard_ns >= silence_max:
+            text = f"nothing was heard for {silence_max // 1_000_000} ms"
+            self._fail(c, WorldError("heartbeat-lost", text), now)
+            return
+        if now.ns - c.spoke_ns >= c.heartbeat_ns:
+            self._outflow.send(c, native.Heartbeat(), now)
+        self._deadlines.add(min(c.spoke_ns, now.ns) + c.heartbeat_ns, "heartbeat", c.key)
+
+    def _on_stop(self, event: Stop, now: Now) -> None:
+        """Tell everybody to go elsewhere; a second request ends it at once."""
+        if self._stopping:
+            self._drained(now)
+            return
+        self._stopping = True
+        self._effects.append(Refuse())
+        if not self._connections:
+            self._effects.append(Stopped())
+            return
+        drain_ms = self._limits.drain_ms
+        self._deadlines.add(now.ns + drain_ms * 1_000_000, "drain", 0)
+        for c in self._connections.values():
+            if c.state is State.OPEN:
+                self._outflow.send(c, native.Goaway(event.reason, drain_ms), now)
+            else:
+                self._effects.append(Close(c.key, "shutting down"))
+
+    def _drained(self, now: Now) -> None:
+        """The time to leave is over."""
+        error = WorldError("shutting-down", "this node is being stopped")
+        for c in list(self._connections.values()):
+            if c.state is not State.CLOSING:
+                self._fail(c, error, now)
+        self._effects.append(Stopped())
+
+    # -------------------------------------------------------------------- counters
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the node holds and has done, for people and for tests."""
+        lane = self._router.lane
+        return {
+            "connections": len(self._connections),
+            "connections_opened": self._opened,
+            "sessions": len(self._control.clients),
+            "subscriptions": self._router.table.size,
+            "messages": lane.messages,
+            "bytes": lane.size,
+            "deliveries": lane.deliveries,
+            "delivered_bytes": lane.delivered,
+            "untaken": lane.untaken,
+            "refused": lane.refused,
+            "expired": lane.expired + self._outflow.expired,
+            "dropped": dict(self._outflow.dropped),
+            "failures": dict(self._failures),
+            "queued_bytes": self._outflow.queued,
+        }
+
+
+HANDLERS: dict[type[Any], Callable[[Node, Any, Now], None]] = {
+    Opened: Node._on_opened,
+    Closed: Node._on_closed,
+    Unsent: Node._on_unsent,
+    Tick: Node._on_tick,
+    Stop: Node._on_stop,
+}

@@ -1,0 +1,330 @@
+"""Performs a node's effects on real sockets, and feeds what the world did back as events.
+
+Sockets are read and written directly, without streams or transports in between: one buffer is read
+into for all connections, and a write goes to the kernel from where its bytes are. Only what the
+kernel does not take at once is copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from regraft.errors import LocalError, WorldError
+from regraft.node.effect import Close, Effect, Hold, Note, Refuse, Stopped, WakeAt, Write
+from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
+from regraft.node.node import Node
+from regraft.runtime.clock import Clock
+
+READ_BYTES = 256 * 1024
+PIECES_MAX = 512  # in one system call; the kernel takes 1024
+ACCEPTS_MAX = 64  # before others get their turn
+LINGER_S = 2.0  # for a peer to read our last words
+
+log = logging.getLogger("regraft.node")
+
+
+class Peer:
+    """One connected socket."""
+
+    __slots__ = ("closing", "key", "reading", "sock", "unsent", "unsent_size")
+
+    def __init__(self, key: int, sock: socket.socket) -> None:
+        self.key = key
+        self.sock = sock
+        self.unsent: deque[bytes | memoryview] = deque()
+        self.unsent_size = 0
+        self.reading = False
+        self.closing = ""  # the reason, once it is to be closed after what is unsent
+
+
+class Driver:
+    """The second half of a node: the one that touches the world."""
+
+    def __init__(self, node: Node, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._node = node
+        self._clock = clock
+        self._loop = loop
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._peers: dict[int, Peer] = {}
+        self._last_key = 0
+        self._listeners: list[socket.socket] = []
+        self._lingering: set[socket.socket] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.stopped = asyncio.Event()
+
+    # ------------------------------------------------------------------- listening
+
+    def listen(self, host: str, port: int, backlog: int = 1024) -> tuple[str, int]:
+        """Accept connections at this address; the one that it became."""
+        try:
+            family, _, _, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise LocalError("bad-configuration", f"cannot listen on {host!r}: {error}") from None
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(backlog)
+            listener.setblocking(False)
+        except OSError as error:
+            listener.close()
+            advice = (
+                "; is another node running? Choose another port with -p"
+                if error.errno == errno.EADDRINUSE
+                else ""
+            )
+            reason = error.strerror or str(error)
+            raise WorldError(
+                "unreachable", f"cannot listen on {host}:{port}: {reason}{advice}"
+            ) from None
+        self._listeners.append(listener)
+        self._loop.add_reader(listener.fileno(), self._accept, listener)
+        bound_host, bound_port = listener.getsockname()[:2]
+        return bound_host, bound_port
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause_accepting(listener, error)
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._last_key += 1
+            peer = Peer(self._last_key, sock)
+            self._peers[peer.key] = peer
+            self._read_from(peer, True)
+            self._step([Opened(peer.key, f"{address[0]}:{address[1]}")])
+
+    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+        """Out of file descriptors or memory: trying again at once would only spin."""
+        log.error("cannot accept connections for a moment: %s", error)
+        self._loop.remove_reader(listener.fileno())
+
+        def resume() -> None:
+            if listener in self._listeners:
+                self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+        self._loop.call_later(0.5, resume)
+
+    # --------------------------------------------------------------------- stepping
+
+    def stop(self, reason: str) -> None:
+        """Ask the node to end."""
+        self._step([Stop(reason)])
+
+    def _step(self, events: Sequence[Event]) -> None:
+        """Step the node and perform what it wants, until nothing more comes of it at once."""
+        now = self._clock.now()
+        while events:
+            answers: list[Event] = []
+            for effect in self._node.step(events, now):
+                if type(effect) is Write:  # by far the most frequent
+                    self._write(effect, answers)
+                else:
+                    PERFORM[type(effect)](self, effect, answers)
+            events = answers
+
+    def _readable(self, peer: Peer) -> None:
+        try:
+            size = peer.sock.recv_into(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(peer, error.strerror or str(error))
+            return
+        if size == 0:
+            self._lost(peer, "closed by the other end")
+            return
+        self._step([Received(peer.key, self._buffer[:size])])
+
+    def _lost(self, peer: Peer, reason: str) -> None:
+        self._forget(peer)
+        peer.sock.close()
+        self._step([Closed(peer.key, reason)])
+
+    def _forget(self, peer: Peer) -> None:
+        self._peers.pop(peer.key, None)
+        self._loop.remove_reader(peer.sock.fileno())
+        if peer.unsent:
+            self._loop.remove_writer(peer.sock.fileno())
+
+    # ------------------------------------------------------------------- performing
+
+    def _write(self, effect: Write, answers: list[Event]) -> None:
+        peer = self._peers.get(effect.connection)
+        if peer is None or peer.closing:
+            return
+        pieces = effect.pieces
+        if peer.unsent:
+            self._keep(peer, pieces, 0)
+            answers.append(Unsent(peer.key, peer.unsent_size))
+            return
+        if len(pieces) > PIECES_MAX:
+            pieces = [b"".join(pieces)]
+        try:
+            sent = peer.sock.sendmsg(pieces)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._forget(peer)
+            peer.sock.close()
+            answers.append(Closed(peer.key, error.strerror or str(error)))
+            return
+        if sent < sum(map(len, pieces)):
+            self._keep(peer, pieces, sent)
+            self._loop.add_writer(peer.sock.fileno(), self._writable, peer)
+            answers.append(Unsent(peer.key, peer.unsent_size))
+        elif effect.report:
+            answers.append(Unsent(peer.key, 0))
+
+    def _keep(self, peer: Peer, pieces: Sequence[bytes | memoryview], sent: int) -> None:
+        """Copy what the kernel did not take."""
+        rest = b"".join(pieces)[sent:] if len(pieces) > 1 else bytes(pieces[0][sent:])
+        peer.unsent.append(rest)
+        peer.unsent_size += len(rest)
+
+    def _writable(self, peer: Peer) -> None:
+        pieces = list(peer.unsent)[:PIECES_MAX]
+        try:
+            sent = peer.sock.sendmsg(pieces)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(peer, error.strerror or str(error))
+            return
+        peer.unsent_size -= sent
+        while sent:
+            head = peer.unsent[0]
+            if sent < len(head):
+                peer.unsent[0] = memoryview(head)[sent:]
+                break
+            sent -= len(head)
+            peer.unsent.popleft()
+        if not peer.unsent:
+            self._loop.remove_writer(peer.sock.fileno())
+            if peer.closing:
+                self._finish(peer)
+                self._step([Closed(peer.key, peer.closing)])
+                return
+        self._step([Unsent(peer.key, peer.unsent_size)])
+
+    def _close(self, effect: Close, answers: list[Event]) -> None:
+        peer = self._peers.get(effect.connection)
+        if peer is None or peer.closing:
+            return
+        if peer.unsent and effect.flush:
+            peer.closing = effect.reason
+            self._read_from(peer, False)
+            self._loop.call_later(LINGER_S, self._abandon, peer)
+            return
+        self._finish(peer)
+        answers.append(Closed(peer.key, effect.reason))
+
+    def _abandon(self, peer: Peer) -> None:
+        if self._peers.get(peer.key) is peer:
+            self._lost(peer, peer.closing)
+
+    def _finish(self, peer: Peer) -> None:
+        """Say that no more comes, and let the other end read to the end before it is cut off.
+
+        A socket that is closed with unread bytes in it resets the connection, and the peer may
+        never see the error that explains it.
+        """
+        self._forget(peer)
+        sock = peer.sock
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            sock.close()
+            return
+        self._lingering.add(sock)
+        self._loop.add_reader(sock.fileno(), self._linger, sock)
+        self._loop.call_later(LINGER_S, self._end_linger, sock)
+
+    def _linger(self, sock: socket.socket) -> None:
+        try:
+            if sock.recv_into(self._buffer) > 0:
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass
+        self._end_linger(sock)
+
+    def _end_linger(self, sock: socket.socket) -> None:
+        if sock in self._lingering:
+            self._lingering.discard(sock)
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+
+    def _hold(self, effect: Hold, answers: list[Event]) -> None:
+        peer = self._peers.get(effect.connection)
+        if peer is not None and not peer.closing:
+            self._read_from(peer, not effect.held)
+
+    def _read_from(self, peer: Peer, reading: bool) -> None:
+        if reading and not peer.reading:
+            self._loop.add_reader(peer.sock.fileno(), self._readable, peer)
+        elif peer.reading and not reading:
+            self._loop.remove_reader(peer.sock.fileno())
+        peer.reading = reading
+
+    def _wake_at(self, effect: WakeAt, answers: list[Event]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, (effect.ns - self._now().ns) / 1e9)
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _now(self) -> Now:
+        return self._clock.now()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step([Tick()])
+
+    def _note(self, effect: Note, answers: list[Event]) -> None:
+        log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+
+    def _refuse(self, effect: Refuse, answers: list[Event]) -> None:
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    def _stopped(self, effect: Stopped, answers: list[Event]) -> None:
+        self.stopped.set()
+
+    def shut(self) -> None:
+        """Close whatever is still open."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for peer in list(self._peers.values()):
+            self._forget(peer)
+            peer.sock.close()
+        for sock in list(self._lingering):
+            self._end_linger(sock)
+
+
+Perform = Callable[[Driver, Any, list[Event]], None]
+
+PERFORM: dict[type[Effect], Perform] = {
+    Close: Driver._close,
+    Hold: Driver._hold,
+    WakeAt: Driver._wake_at,
+    Note: Driver._note,
+    Refuse: Driver._refuse,
+    Stopped: Driver._stopped,
+}

@@ -1,0 +1,149 @@
+"""What waits for one subscriber: runs of whole messages, in order, within bounds.
+
+A run is bytes: message frames one behind the other, all for the same subscriptions. Neighbouring
+runs for the same subscriptions are joined, so that a backlog costs objects by the 64 KiB and not by
+the message. Control frames keep their place among the runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from regraft.kernels.envelope import unexpired
+from regraft.kernels.frame import take, transfer
+
+JOIN_BYTES = 65_536
+
+
+class Run:
+    """Messages for the same subscriptions that wait together."""
+
+    __slots__ = ("body", "count", "expiration", "ids", "start")
+
+    def __init__(self, ids: bytes, count: int, body: bytes, expiration: int) -> None:
+        self.ids = ids
+        self.count = count
+        self.body: bytes | bytearray = body
+        self.start = 0  # what is in front of it has been taken
+        self.expiration = expiration  # the earliest of them, µs; 0: none expires
+
+    def view(self) -> memoryview:
+        """The messages that are left."""
+        return memoryview(self.body)[self.start :]
+
+
+class Taken(NamedTuple):
+    """What was taken out of a backlog, ready to be written."""
+
+    pieces: list[bytes | memoryview]
+    messages: int
+    size: int  # of message frames only, as credit counts
+
+
+class Backlog:
+    """The queue of one subscriber."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.messages = 0
+        self.size = 0
+        self.expired = 0
+        self._queue: deque[Run | bytes] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """No more should come: those who publish to it must wait."""
+        return self.messages >= self.messages_max or self.size >= self.bytes_max
+
+    @property
+    def low(self) -> bool:
+        """So much was taken that those who wait may go on."""
+        return self.messages <= self.messages_max // 2 and self.size <= self.bytes_max // 2
+
+    def put(self, ids: bytes, count: int, body: bytes, expiration: int) -> None:
+        """Add a run at the end."""
+        self.messages += count
+        self.size += len(body)
+        last = self._queue[-1] if self._queue else None
+        if not isinstance(last, Run) or last.ids != ids or len(last.body) >= JOIN_BYTES:
+            self._queue.append(Run(ids, count, body, expiration))
+            return
+        if isinstance(last.body, bytes):
+            last.body = bytearray(last.body)
+        last.body += body
+        last.count += count
+        if expiration and (not last.expiration or expiration < last.expiration):
+            last.expiration = expiration
+
+    def put_control(self, frame: bytes) -> None:
+        """Add a control frame at the end; it counts for no bound."""
+        self._queue.append(frame)
+
+    def take(self, messages_max: int, bytes_max: int, now_us: int) -> Taken:
+        """Take from the front what both bounds allow, without what has expired meanwhile."""
+        pieces: list[bytes | memoryview] = []
+        messages = size = 0
+        while self._queue:
+            head = self._queue[0]
+            if isinstance(head, bytes):
+                pieces.append(head)
+                self._queue.popleft()
+                continue
+            if head.expiration and head.expiration <= now_us:
+                self._expire(head, now_us)
+            if messages >= messages_max or size >= bytes_max:
+                break
+            if head.count:
+                count, length = take(head.view(), messages_max - messages, bytes_max - size)
+                pieces.append(transfer(head.ids, count))
+                pieces.append(head.view()[:length])
+                messages += count
+                size += length
+                self._consume(head, count, length)
+            if not head.count:
+                self._queue.popleft()
+        return Taken(pieces, messages, size)
+
+    def drop_oldest(self) -> tuple[int, int]:
+        """Drop from the front until no bound is exceeded: messages, bytes."""
+        dropped = dropped_bytes = 0
+        kept: list[bytes] = []
+        while self.messages > self.messages_max or self.size > self.bytes_max:
+            head = self._queue[0]
+            if isinstance(head, bytes):  # control frames are not dropped
+                kept.append(head)
+                self._queue.popleft()
+                continue
+            excess = self.messages - self.messages_max
+            if excess <= 0:
+                excess = head.count
+            excess_bytes = max(self.size - self.bytes_max, 1)
+            if self.messages > self.messages_max:
+                excess_bytes = max(excess_bytes, len(head.body))
+            count, length = take(head.view(), min(excess, head.count), excess_bytes)
+            self._consume(head, count, length)
+            dropped += count
+            dropped_bytes += length
+            if not head.count:
+                self._queue.popleft()
+        self._queue.extendleft(reversed(kept))
+        return dropped, dropped_bytes
+
+    def _consume(self, head: Run, count: int, length: int) -> None:
+        head.count -= count
+        head.start += length
+        self.messages -= count
+        self.size -= length
+
+    def _expire(self, head: Run, now_us: int) -> None:
+        view = head.view()
+        body, left, expired = unexpired(view, now_us)
+        self.messages -= expired
+        self.size -= len(view) - len(body)
+        self.expired += expired
+        head.body, head.start, head.count, head.expiration = body, 0, left, 0

@@ -1,0 +1,377 @@
+"""The native protocol: its frames, and the control messages in them.
+
+A client sends the preface, then frames; a node sends frames only. All integers are little-endian.
+
+     0         4      5       6       8          12
+     +---------+------+-------+-------+----------+-------------- ... --+
+     | length  | kind | flags | check | checksum | payload             |
+     +---------+------+-------+-------+----------+-------------- ... --+
+      u32       u8     u8      u16     u32        length - 8 bytes
+
+    length    bytes that follow it: 8 more than the payload has
+    kind      of the message in the payload, see `Kind`
+    flags     bit 0: needs the control lane; all others are 0
+    check     the low 16 bits of the CRC-32C of the first six bytes
+    checksum  the CRC-32C of the payload
+    payload   a message of regraft.proto
+
+Rules:
+
+- The classes here mirror the schema, one line per field; a test compares them with it.
+- `read_frame` is the slow and obvious reference. It judges in this order: check (before the length
+  is believed), length, limit, kind, flags, and, once the payload is there, its checksum.
+- What the other end did wrong is a `PeerError`, never another exception.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+from regraft.errors import (
+    BY_NUMBER,
+    CODES,
+    DiskError,
+    LocalError,
+    PeerError,
+    RegraftError,
+    WorldError,
+)
+from regraft.kernels.checksum import crc32c
+from regraft.model import varint
+from regraft.model.message import Message, decode_envelope, encode_envelope
+from regraft.wire import protobuf
+from regraft.wire.protobuf import (
+    boolean,
+    enumeration,
+    fixed32,
+    fixed64,
+    octets,
+    repeated,
+    sfixed64,
+    string,
+    uint32,
+    uint64,
+)
+
+PREFACE = b"REGRAFT\n"
+VERSION = 1
+HEADER_BYTES = 12
+FLAG_CONTROL = 1  # needs the control lane
+
+_LENGTH_BYTES = 4  # which `length` itself does not count
+_ERROR_TEXT_MAX = 2_000  # characters: enough for a sentence, whatever it quotes
+_HEAD = struct.Struct("<IBB")
+_SUMS = struct.Struct("<HI")
+
+
+class Kind(IntEnum):
+    """What a frame is. The arrow says who may send it."""
+
+    HELLO = 1  # client -> node
+    WELCOME = 2  # node -> client
+    SUBSCRIBE = 3  # client -> node
+    SUBSCRIBED = 4  # node -> client
+    UNSUBSCRIBE = 5  # client -> node
+    UNSUBSCRIBED = 6  # node -> client
+    MESSAGE = 7  # both
+    TRANSFER = 8  # node -> client
+    CREDIT = 9  # both
+    HEARTBEAT = 10  # both
+    DROPPED = 11  # node -> client
+    GOAWAY = 12  # node -> client
+    ERROR = 13  # both
+    BYE = 14  # client -> node
+
+
+class StallPolicy(IntEnum):
+    """What happens to a subscriber that makes no progress."""
+
+    DISCONNECT = 0
+    DROP_OLDEST = 1
+    DROP_NEWEST = 2
+
+
+# -------------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that one end can do; if required, the other end must know it to go on."""
+
+    name: str = string(1)
+    required: bool = boolean(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client's first frame: who it is, and what it wants."""
+
+    version_min: int = uint32(1)
+    version_max: int = uint32(2)
+    features: tuple[Feature, ...] = repeated(3, Feature)
+    client_id: str = string(4)
+    agent: str = string(5)
+    heartbeat_ms: int = uint32(6)
+    passive: bool = boolean(7)
+    peer_type: int = uint32(8)
+    queue_messages: int = uint32(9)
+    queue_bytes: int = uint64(10)
+    when_stalled: StallPolicy = enumeration(11, StallPolicy)  # noqa: RUF009, it declares a field
+    credit_messages: int = uint64(12)
+    credit_bytes: int = uint64(13)
+    token: bytes = octets(14)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """A node's first frame: who it is, and what it gives."""
+
+    version: int = uint32(1)
+    features: tuple[Feature, ...] = repeated(2, Feature)
+    node_id: bytes = octets(3)
+    node_name: str = string(4)
+    incarnation: int = uint64(5)
+    client_id: str = string(6)
+    session_id: int = fixed64(7)
+    token: bytes = octets(8)
+    heartbeat_ms: int = uint32(9)
+    credit_messages: int = uint64(10)
+    credit_bytes: int = uint64(11)
+    frame_bytes_max: int = uint32(12)
+    subscriptions_max: int = uint32(13)
+    time: int = sfixed64(14)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A client wants what matches, under an id of its own."""
+
+    id: int = uint32(1)
+    pattern: str = string(2)
+    selector: str = string(3)
+    exact: bool = boolean(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The subscription stands; its deliveries come after this."""
+
+    id: int = uint32(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """A client wants no more of a subscription."""
+
+    id: int = uint32(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """The subscription is gone; no delivery of it comes after this."""
+
+    id: int = uint32(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What the node knows of the `count` MESSAGE frames that follow."""
+
+    count: int = fixed32(1)
+    subscriptions: tuple[int, ...] = repeated(2, varint.UINT32)
+    principal: str = string(3)
+    origin: bytes = octets(4)
+    first_sequence: int = uint64(5)
+    delivery_count: int = uint32(6)
+    trace: bytes = octets(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """How much may have been sent in all since the connection opened."""
+
+    messages: int = uint64(1)
+    bytes: int = uint64(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A sign of life; with a token it asks for an answer that carries the same one."""
+
+    token: int = uint64(1)
+    answer: bool = boolean(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was not delivered since the last such report, and why."""
+
+    messages: int = uint64(1)
+    bytes: int = uint64(2)
+    reason: str = string(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Goaway:
+    """The connection is served only a little longer; go elsewhere."""
+
+    reason: str = string(1)
+    drain_ms: int = uint32(2)
+    alternatives: tuple[str, ...] = repeated(3, varint.STRING)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """An error of the table in `regraft.errors`, and what it is about."""
+
+    code: int = uint32(1)
+    name: str = string(2)
+    text: str = string(3)
+    fatal: bool = boolean(4)
+    subscription: int = uint32(5)
+    ordinal: int = uint64(6)
+    count: int = uint64(7)
+
+    @classmethod
+    def of(
+        cls, exc: RegraftError, *, subscription: int = 0, ordinal: int = 0, count: int = 0
+    ) -> Error:
+        """What to send about an error; it can always be encoded, whatever its text quotes."""
+        code = exc.code
+        text = exc.text[:_ERROR_TEXT_MAX].encode(errors="replace").decode()
+        return cls(code.number, code.name, text, code.fatal, subscription, ordinal, count)
+
+    def exception(self) -> RegraftError:
+        """What to raise for an error that was received."""
+        code = BY_NUMBER.get(self.code)
+        if code is None:
+            text = (
+                f"{self.text} (error {self.code} {self.name!r}, which this version does not know)"
+            )
+            return PeerError("protocol-violation", text)
+        return _BLAME.get(code.name, PeerError)(code.name, self.text or code.meaning)
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The client ends politely: send what waits, then close."""
+
+
+# Whom a receiver of an error blames; all others are disputes about the protocol: PeerError.
+_BLAME: dict[str, type[RegraftError]] = {
+    name: blame
+    for blame, low, high in (
+        (WorldError, 8, 13),
+        (LocalError, 20, 39),
+        (WorldError, 40, 49),
+        (DiskError, 50, 59),
+        (LocalError, 60, 69),
+    )
+    for name, code in CODES.items()
+    if low <= code.number <= high
+}
+
+CLASSES: dict[Kind, type[Any]] = {
+    Kind.HELLO: Hello,
+    Kind.WELCOME: Welcome,
+    Kind.SUBSCRIBE: Subscribe,
+    Kind.SUBSCRIBED: Subscribed,
+    Kind.UNSUBSCRIBE: Unsubscribe,
+    Kind.UNSUBSCRIBED: Unsubscribed,
+    Kind.MESSAGE: Message,
+    Kind.TRANSFER: Transfer,
+    Kind.CREDIT: Credit,
+    Kind.HEARTBEAT: Heartbeat,
+    Kind.DROPPED: Dropped,
+    Kind.GOAWAY: Goaway,
+    Kind.ERROR: Error,
+    Kind.BYE: Bye,
+}
+KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
+
+Control: TypeAlias = (
+    Hello
+    | Welcome
+    | Subscribe
+    | Subscribed
+    | Unsubscribe
+    | Unsubscribed
+    | Transfer
+    | Credit
+    | Heartbeat
+    | Dropped
+    | Goaway
+    | Error
+    | Bye
+)
+
+
+def encode(message: Control | Message) -> bytes:
+    """The whole frame of a message."""
+    payload = encode_envelope(message) if isinstance(message, Message) else protobuf.encode(message)
+    return frame(KINDS[type(message)], payload)
+
+
+def decode(kind: int, payload: bytes) -> Any:
+    """The message in a payload: an instance of `CLASSES[kind]`."""
+    if kind == Kind.MESSAGE:
+        return decode_envelope(payload)
+    if kind not in CLASSES:
+        raise _unknown_kind(kind)
+    return protobuf.decode(CLASSES[Kind(kind)], payload)
+
+
+# ---------------------------------------------------------------------- frames
+
+
+def frame(kind: int, payload: bytes, flags: int = 0) -> bytes:
+    """A payload with its header in front."""
+    head = _HEAD.pack(HEADER_BYTES - _LENGTH_BYTES + len(payload), kind, flags)
+    return head + _SUMS.pack(crc32c(head) & 0xFFFF, crc32c(payload)) + payload
+
+
+def read_frame(
+    data: bytes | memoryview, start: int, frame_bytes_max: int
+) -> tuple[Kind, int, bytes, int] | None:
+    """The frame at `start`: kind, flags, payload, and where it ends; None if it is not all there.
+
+    `frame_bytes_max` bounds the whole frame, its header included.
+    """
+    header = bytes(data[start : start + HEADER_BYTES])
+    if len(header) < HEADER_BYTES:
+        return None
+    length, kind, flags = _HEAD.unpack_from(header)
+    check, checksum = _SUMS.unpack_from(header, _HEAD.size)
+    if crc32c(header[: _HEAD.size]) & 0xFFFF != check:
+        raise PeerError(
+            "bad-checksum", "the check of a frame's header does not fit; the stream is out of step"
+        )
+    _judge_header(length, kind, flags, frame_bytes_max)
+    end = start + _LENGTH_BYTES + length
+    if len(data) < end:
+        return None
+    payload = bytes(data[start + HEADER_BYTES : end])
+    if crc32c(payload) != checksum:
+        raise PeerError("bad-checksum", f"the payload of a {Kind(kind).name} frame is damaged")
+    return Kind(kind), flags, payload, end
+
+
+def _judge_header(length: int, kind: int, flags: int, frame_bytes_max: int) -> None:
+    if length < HEADER_BYTES - _LENGTH_BYTES:
+        raise PeerError("malformed-frame", f"a frame of length {length} has no room for its header")
+    if length + _LENGTH_BYTES > frame_bytes_max:
+        raise PeerError(
+            "frame-too-large",
+            f"a frame has {length + _LENGTH_BYTES} bytes; the limit is {frame_bytes_max}",
+        )
+    if kind not in CLASSES:
+        raise _unknown_kind(kind)
+    if flags & ~FLAG_CONTROL:
+        raise PeerError("malformed-frame", f"a frame has flags {flags:#04x}; only bit 0 has a use")
+
+
+def _unknown_kind(kind: int) -> PeerError:
+    return PeerError("malformed-frame", f"frame kind {kind} does not exist in version {VERSION}")
