@@ -119,7 +119,8 @@ def main(argv: list[str]) -> int:
     for number in range(1, 2 if options.quick else 4):
         for name in options.only.split(","):
             try:
-                results.setdefault(name, []).append(measure(name, connections))
+                one = measure(name, connections)
+                results.setdefault(name, []).append(one)
             except AbsentError as reason:
                 if number == 1:
                     notes.append(f"{name} is absent: {reason}")

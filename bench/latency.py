@@ -58,6 +58,7 @@ class Client:
         self.block = dialect.block(WORK)
         self.channel: Channel = dialect.open(server.port, WORK, True)
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self.read_at = 0  # when the last read returned: what follows is the client's own work
 
     def read(self, flags: int = 0) -> None:
         """Take what came; waits for it unless the flags say otherwise."""
@@ -66,6 +67,7 @@ class Client:
         if start:
             self.buffer[:start] = channel.tail
         got = channel.sock.recv_into(self.buffer[start:], 0, flags)
+        self.read_at = time.perf_counter_ns()
         if not got:
             raise LostError("the server ended the connection")
         channel.take(self.buffer[: start + got])
@@ -83,7 +85,7 @@ class Client:
             send(message)
             while channel.messages < number:
                 self.read()
-            taken.append(clock() - before)
+            taken.append(self.read_at - before)
         return Round(summarise(taken), count * 1e9 / (clock() - begin))
 
     def steady(self, seconds: float) -> Round:
@@ -112,7 +114,7 @@ class Client:
                 continue
             if channel.messages > got:
                 got = channel.messages
-                arrivals.append((got, clock()))
+                arrivals.append((got, self.read_at))
         rate = total * 1e9 / max(1, sendings[-1][1] - start)
         late = summarise(since_due(sendings, start))
         return Round(summarise(since_due(arrivals, start)), rate, late)
@@ -150,12 +152,25 @@ def values(rounds: list[Round], name: str) -> list[float | None]:
     return [None if one.fault else one.at[name] for one in rounds]
 
 
-def times(results: Results, mode: str, name: str) -> list[float]:
-    """How many times NATS, round by round."""
-    if (mode, REGRAFT) not in results or (mode, NATS) not in results:
-        return []
-    ours, theirs = results[mode, REGRAFT], results[mode, NATS]
-    return report.ratios(values(ours, name), values(theirs, name))
+def middle(results: Results, mode: str, server: str, name: str) -> float | None:
+    """The median over the rounds of one percentile."""
+    return report.median([each for each in values(results.get((mode, server), []), name) if each])
+
+
+def times(results: Results, mode: str, name: str) -> float | None:
+    """How many times NATS: the one median by the other."""
+    ours, theirs = (middle(results, mode, server, name) for server in (REGRAFT, NATS))
+    return None if ours is None or theirs is None else ours / theirs
+
+
+def times_with_range(results: Results, mode: str, name: str) -> str:
+    """The same, with the lowest and the highest ratio of a single round."""
+    ratio = times(results, mode, name)
+    if ratio is None:
+        return "-"
+    ours, theirs = (values(results[mode, server], name) for server in (REGRAFT, NATS))
+    rounds = report.ratios(ours, theirs)
+    return f"{ratio:.2f} ({min(rounds):.2f}..{max(rounds):.2f})" if rounds else f"{ratio:.2f}"
 
 
 def row(results: Results, mode: str, server: str) -> list[str]:
@@ -164,7 +179,7 @@ def row(results: Results, mode: str, server: str) -> list[str]:
         return [mode, server, *["-"] * (len(HEAD) - 2)]
     cells = [report.spread([one.at[name] for one in good], 0) for name in SHARES]
     if server == REGRAFT:
-        cells += [report.spread(times(results, mode, name)) for name in SHARES]
+        cells += [times_with_range(results, mode, name) for name in SHARES]
     else:
         cells += [""] * len(SHARES)
     cells.append(f"{report.median([one.rate for one in good]) or 0:.0f}")
@@ -178,7 +193,7 @@ def judge(results: Results) -> list[report.Goal]:
     goals = []
     for mode in (ONE, STEADY):
         for name in ("p50", "p99"):
-            ratio = report.median(times(results, mode, name))
+            ratio = times(results, mode, name)
             goal = report.at_most(f"{mode}, {name}", BOUND, "x nats", ratio)
             if any(one.fault for one in results.get((mode, REGRAFT), [])):
                 goal = report.missed(goal)

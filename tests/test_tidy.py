@@ -23,7 +23,7 @@ BELOW_NODE = BELOW_TRADES | TRADES
 BELOW_WORLD = BELOW_NODE | {"node"}
 BELOW_TOP = BELOW_WORLD | {"client", "runtime", "simulate"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": set(),
+    "__init__": {"client", "errors", "kernels", "model"},
     "errors": set(),
     "limits": {"errors"},
     "config": GROUND,
@@ -36,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": BELOW_WORLD | {"config"},
     "console": BELOW_TOP,
     "pipeline": BELOW_TOP,
-    "cli": BELOW_TOP | {"config", "console", "pipeline"},
+    "testing": BELOW_TOP,
+    "commands": BELOW_TOP,
+    "cli": BELOW_TOP | {"commands", "config", "console", "pipeline"},
     "__main__": {"cli"},
 }
 
@@ -45,7 +47,7 @@ DOORS = {
     *("asyncio", "logging", "os", "random", "selectors", "socket"),
     *("ssl", "threading", "time", "uvloop"),
 }
-OPEN_ROOMS = {"runtime", "client", "cli", "console", "pipeline", "config", "__init__", "__main__"}
+OPEN_ROOMS = {"runtime", "client", "cli", "commands", "testing", "console", "pipeline", "config", "__init__", "__main__"}
 OPEN_FILES = {("kernels", "__init__.py")}
 OPEN_DOORS = {"simulate": {"random"}}  # seeded
 

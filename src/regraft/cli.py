@@ -21,6 +21,11 @@ from regraft.errors import LocalError, RegraftError
 COMMANDS = {
     # name: where it is defined
     "serve": "regraft.cli:serve",
+    "sub": "regraft.commands.sub:sub",
+    "pub": "regraft.commands.pub:pub",
+    "selector": "regraft.commands.selector:selector",
+    "bench": "regraft.commands.bench:bench",
+    "completion": "regraft.commands.completion:completion",
     "version": "regraft.cli:version",
 }
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130

@@ -72,3 +72,14 @@ class Limits:
 
 def _refuse(text: str) -> LocalError:
     return LocalError("bad-configuration", text)
+
+
+# Of one selector. Its length is `Limits.selector_bytes`; these do not depend on the node, so that
+# a selector that one node takes is taken by all.
+SELECTOR_DEPTH_MAX = 50  # how deep its tree is
+SELECTOR_NODES_MAX = 1024  # names, literals and operators of its canonical form
+SELECTOR_IN_MAX = 1000  # values of one IN
+SELECTOR_COST_MAX = 10_000  # what it may cost per message, in about one comparison
+REGEX_PROGRAM_MAX = 2000  # instructions that a regular expression is compiled to
+REGEX_MEMORY_BYTES = 2 * MIB  # what the engine may use for one of them
+PATTERNS_CACHED = 128  # compiled regular expressions, and again LIKE patterns, that are kept

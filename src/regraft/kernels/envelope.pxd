@@ -60,6 +60,10 @@ cdef class Scan:
     cdef Py_ssize_t name_at[512]
     cdef Py_ssize_t name_length[512]
     cdef int name_field[512]
+    cdef int value_kind[513]
+    cdef uint64_t value_raw[513]
+    cdef Py_ssize_t value_end[513]
+    cdef int priority
     cdef public Py_ssize_t topic_at
     cdef public Py_ssize_t topic_end
     cdef public Py_ssize_t body_at
@@ -86,7 +90,7 @@ cdef class Scan:
     @cython.locals(seen=uint64_t, tag=uint64_t, number=uint64_t, wire=cython.uint, at=Py_ssize_t, bit=uint64_t)
     cdef int scan(self, const unsigned char* p, Py_ssize_t i, Py_ssize_t end) noexcept
 
-@cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, left=Py_ssize_t, expired=Py_ssize_t, pos=Py_ssize_t, end=Py_ssize_t)
+@cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, left=Py_ssize_t, expired=Py_ssize_t, earliest=int64_t, pos=Py_ssize_t, end=Py_ssize_t)
 cpdef tuple unexpired(object run, int64_t now_us)
 
 @cython.locals(scan=Scan, fault=cython.int)

@@ -129,6 +129,10 @@ class Scan:
             self.name_at = [0] * NAMES_MAX
             self.name_length = [0] * NAMES_MAX
             self.name_field = [0] * NAMES_MAX
+            # One more than names, as a value may come before it is known that its name is too much.
+            self.value_kind = [0] * (NAMES_MAX + 1)  # the number of the field that holds the value,
+            self.value_raw = [0] * (NAMES_MAX + 1)  # its varint, or its length,
+            self.value_end = [0] * (NAMES_MAX + 1)  # and where it ends
 
     def varint(self, p: Any, i: int, end: int) -> int:
         """Read a varint at i into `value`; the position behind it, or -1 with `fault` set."""
@@ -216,6 +220,9 @@ class Scan:
                 name_at = i - self.value
             else:
                 values += 1
+                self.value_kind[self.names] = number
+                self.value_raw[self.names] = self.value
+                self.value_end[self.names] = i
                 if number == 2 and self.value > 1:
                     self.fault = BAD_VALUE
                     return False
@@ -247,6 +254,8 @@ class Scan:
         if alike == 256:
             self.fault = TOO_MANY
             return False
+        if self.value_kind[n] == 4 or self.value_kind[n] == 7:
+            self.value_raw[n] = i64(p, self.value_end[n] - 8)
         self.name_at[n] = at
         self.name_length[n] = length
         self.name_field[n] = field
@@ -262,7 +271,8 @@ class Scan:
         self.body_at = 0
         self.body_end = 0
         self.expiration = 0
-        self.special = 0
+        self.priority = 4
+        self.special = 0  # persistence (1); a direct address or override rules (2)
         seen = 0
         while i < end:
             tag = p[i]
@@ -300,20 +310,24 @@ class Scan:
                     if number == 9:
                         self.topic_at = at
                         self.topic_end = i
-                elif bit & REPEATED and not self.attribute(p, at, i, number):
-                    return self.fault
+                    elif number == 3 and at < i:
+                        self.special |= 2
+                elif bit & REPEATED:
+                    if not self.attribute(p, at, i, number):
+                        return self.fault
+                elif number == 20 and at < i:
+                    self.special |= 2
             elif wire == 0:
                 if self.value > maximum(number):
                     return OVERFLOW if number == 4 or number == 23 else BAD_VALUE
                 if number == 14:
                     self.special |= self.value
+                elif number == 12:
+                    self.priority = self.value
             elif number == 13:
                 self.expiration = i64(p, at)
         if self.topic_at == self.topic_end or self.topic_end - self.topic_at > 1024:
             return NO_TOPIC
-        # A direct address (3) or override rules (20) need the control lane, as persistence does.
-        if seen & 0x100008:
-            self.special |= 2
         return 0
 
 
@@ -328,14 +342,18 @@ def examine(data: Any) -> tuple[int, bytes, bytes, int, int]:
     return 0, topic, body, scan.expiration, scan.special
 
 
-def unexpired(run: Any, now_us: int) -> tuple[bytes, int, int]:
-    """A run of checked message frames without those that have expired: bytes, left, expired."""
+def unexpired(run: Any, now_us: int) -> tuple[bytes, int, int, int]:
+    """A run of checked message frames without those that have expired.
+
+    Returns the bytes, how many are left, how many expired, and when the next one does (0: never).
+    """
     scan = Scan()
     p = pointer_to(run)
     n = len(run)
     kept = []
     left = 0
     expired = 0
+    earliest = 0
     pos = 0
     while pos < n:
         end = pos + 4 + u32(p, pos)
@@ -345,5 +363,7 @@ def unexpired(run: Any, now_us: int) -> tuple[bytes, int, int]:
         else:
             left += 1
             kept.append(bytes(run[pos:end]))
+            if scan.expiration and (earliest == 0 or scan.expiration < earliest):
+                earliest = scan.expiration
         pos = end
-    return b"".join(kept), left, expired
+    return b"".join(kept), left, expired, earliest

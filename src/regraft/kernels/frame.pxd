@@ -1,5 +1,6 @@
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 
@@ -8,6 +9,9 @@ ctypedef unsigned char* writable_p
 
 cdef inline writable_p writable(bytearray buffer) noexcept:
     return <writable_p>PyByteArray_AS_STRING(buffer)
+
+cdef inline bytes cut(bytes_p p, Py_ssize_t start, Py_ssize_t end):
+    return PyBytes_FromStringAndSize(<const char*>p + start, end - start)
 
 cdef enum:
     HEADER = 12

@@ -34,6 +34,10 @@ if not cython.compiled:
         """The four bytes at i as a number."""
         return int.from_bytes(p[i : i + 4], "little")
 
+    def cut(p: Any, start: int, end: int) -> bytes:
+        """A copy of p[start:end]."""
+        return bytes(p[start:end])
+
     def writable(buffer: bytearray) -> memoryview:
         """What a buffer is written through."""
         return memoryview(buffer)

@@ -1,10 +1,10 @@
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
-from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, put_header, put_u32, u32, writable, writable_p
+from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, put_header, put_u32, u32, writable, writable_p
 
 cdef enum:
     STOP_END = 0
@@ -21,9 +21,6 @@ cdef inline void copy_bytes(writable_p target, Py_ssize_t at, bytes data) noexce
 cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
     return (PyBytes_GET_SIZE(topic) == end - start
             and memcmp(PyBytes_AS_STRING(topic), p + start, end - start) == 0)
-
-cdef inline bytes cut(bytes_p p, Py_ssize_t start, Py_ssize_t end):
-    return PyBytes_FromStringAndSize(<const char*>p + start, end - start)
 
 cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
     cdef uint64_t value
@@ -55,6 +52,7 @@ cdef class Outlet:
                     bytes ids, Py_ssize_t count, int64_t expiration) except *
     cdef void spill(self) except *
     cpdef list gather(self, bint last)
+    cpdef void clear(self) except *
 
 @cython.final
 cdef class Route:

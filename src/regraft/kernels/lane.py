@@ -30,6 +30,7 @@ if not cython.compiled:
         HEADER,
         MESSAGE,
         TRANSFER,
+        cut,
         put_header,
         put_u32,
         u32,
@@ -53,10 +54,6 @@ if not cython.compiled:
     def is_topic(topic: bytes, p: Any, start: int, end: int) -> bool:
         """Whether p[start:end] is this topic."""
         return bool(topic == p[start:end])
-
-    def cut(p: Any, start: int, end: int) -> bytes:
-        """A copy of p[start:end]."""
-        return bytes(p[start:end])
 
     def u64(p: Any, i: int) -> int:
         """The eight bytes at i as a number."""
@@ -168,6 +165,14 @@ class Outlet:
         self.dirty = False
         return pieces
 
+    def clear(self) -> None:
+        """Let go of the memory: nothing comes here any more, though old routes may know it."""
+        self.pieces = []
+        self.waiting = []
+        self.scratch = bytearray()
+        self.used = 0
+        self.run_at = -1
+
 
 class Route:
     """Who takes the messages of a topic: outlets, each with its subscriptions, encoded.
@@ -219,7 +224,9 @@ class Lane:
         self.generation = 0  # grows when routes change
         self.dirty: list[Outlet] = []
         self.scan = Scan()
-        self.head = 0  # the first eight bytes of the last good message header
+        smallest = bytearray(HEADER)
+        put_header(writable(smallest), 0, MESSAGE, 0)
+        self.head = u64(pointer_to(smallest), 0)  # the first eight bytes of the last good header
         self.stop = 0
         self.fault = 0
         self.fault_detail = 0

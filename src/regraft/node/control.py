@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
@@ -13,11 +12,14 @@ from regraft.model.topics import check_pattern
 from regraft.node.connection import Connection, State
 from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
-from regraft.node.outflow import BATCH_BYTES, BATCH_MESSAGES, Outflow
+from regraft.node.outflow import Outflow
 from regraft.node.router import Authorize, Router
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
 from regraft.wire import native
+
+if TYPE_CHECKING:
+    from random import Random  # seeded, or of the system: whoever makes a node decides
 
 FEATURES = ("topics", "credit", "stall-policies")
 ANONYMOUS = "anonymous"
@@ -88,7 +90,7 @@ class Control:
         c.passive = hello.passive
         self.clients[client_id] = c
         self._router.admit(c.key, c.outlet, c.session.principal)
-        c.outlet.slow = c.session.delivery.near_credit(BATCH_MESSAGES, BATCH_BYTES)
+        c.outlet.slow = self._outflow.near_credit(c.session.delivery)
         heartbeat_ms = min(
             max(hello.heartbeat_ms or self._heartbeat_ms, self._limits.heartbeat_ms_min),
             self._limits.heartbeat_ms_max,
@@ -137,9 +139,10 @@ class Control:
         if old is None:
             return
         error = WorldError("taken-over", f"client id {client_id!r} connected again")
+        old.ending = error.code.name
         self._outflow.send(old, native.Error.of(error), now)
         self.leave(old)
-        self._outflow.close(old, "taken over")
+        self._outflow.close(old, "taken over", now)
 
     def leave(self, c: Connection) -> None:
         """Nothing is routed to or from this connection any more."""
@@ -221,10 +224,11 @@ class Control:
             self.bye(c, native.Bye(), now)
 
     def bye(self, c: Connection, message: native.Bye, now: Now) -> None:
-        """All that the client sent has been dealt with: close, which tells it so."""
+        """All that the client sent has been dealt with: send what waits, and close."""
         c.ending = "left"
         self.leave(c)
-        self._outflow.close(c, "the client left")
+        self._outflow.flush(c, now)
+        self._outflow.close(c, "the client left", now)
 
 
 Handler = Callable[[Control, Connection, Any, Now], None]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
 from regraft.kernels import lane as lanes
@@ -15,12 +14,15 @@ from regraft.model.identity import Identity
 from regraft.node.connection import Connection, State
 from regraft.node.control import Control
 from regraft.node.deadlines import Deadlines
-from regraft.node.effect import Close, Effect, Note, Refuse, Stopped, WakeAt
+from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
 from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
-from regraft.node.outflow import Outflow
+from regraft.node.outflow import CHUNK_BYTES, Outflow
 from regraft.node.router import Authorize, Router
 from regraft.session.window import Window
 from regraft.wire import native, table
+
+if TYPE_CHECKING:
+    from random import Random  # seeded, or of the system: whoever makes a node decides
 
 HEARTBEATS_MISSED_MAX = 3
 
@@ -37,6 +39,12 @@ FAULT_ERRORS = {
 def allow(principal: str, action: str, topic: str) -> bool:
     """Yes to everything, until there are users."""
     return True
+
+
+def _refusal(ordinal: int, count: int, number: int) -> native.Error:
+    code = BY_NUMBER[number]
+    error = PeerError(code.name, f"not published: {code.meaning}")
+    return native.Error.of(error, ordinal=ordinal, count=count)
 
 
 class Node:
@@ -127,7 +135,7 @@ class Node:
         c.ending = name
         self._outflow.send(c, native.Error.of(error), now)
         self._control.leave(c)
-        self._outflow.close(c, error.text)
+        self._outflow.close(c, error.text, now)
 
     # ----------------------------------------------------------------------- input
 
@@ -137,19 +145,23 @@ class Node:
             return
         c.heard_ns = now.ns
         published = c.source.messages
+        failure: RegraftError | None = None
         try:
-            self._take_in(c, event.data, now)
+            for start in range(0, len(event.data), CHUNK_BYTES):
+                end = start + CHUNK_BYTES
+                self._take_in(c, event.data[start:end], now)
+                self._settle(c, last and end >= len(event.data), now)
         except RegraftError as error:
-            self._deliver(c, False, now)
-            self._fail(c, error, now)
-            return
-        self._deliver(c, last, now)
-        if c.source.messages != published:
-            if published == 0:
-                self._outflow.publishers += 1
+            failure = error
+            self._settle(c, last, now)
+        if published == 0 and c.source.messages:
+            self._outflow.publishers += 1
+        if failure is not None:
+            self._fail(c, failure, now)
+        elif c.source.messages != published:
             self._outflow.grant(c, now)
-        if c.source.refusals:
-            self._report_refusals(c, now)
+        else:
+            self._outflow.update_hold(c)
 
     def _take_in(self, c: Connection, data: memoryview, now: Now) -> None:
         """Bytes of a connection, cut anywhere: whole frames are dealt with, the rest is kept."""
@@ -210,7 +222,7 @@ class Node:
                     break
                 if lane.stop == lanes.FAULT:
                     raise self._fault()
-                self._deliver(c, False, now)
+                self._settle(c, False, now)
                 kind, flags = lane.kind, lane.flags
                 payload = bytes(view[pos + native.HEADER_BYTES : lane.end])
                 pos = lane.end
@@ -226,18 +238,14 @@ class Node:
             text = f"{text}: {lane.fault_detail} bytes"
         return PeerError(name, text)
 
-    def _deliver(self, c: Connection, last: bool, now: Now) -> None:
+    def _settle(self, c: Connection, last: bool, now: Now) -> None:
+        """Pass on what the lane has gathered from a connection, and tell it what was refused."""
         dirty = self._router.lane.take_dirty()
         if dirty:
             self._outflow.deliver(dirty, c, last, now)
-
-    def _report_refusals(self, c: Connection, now: Now) -> None:
-        refusals, c.source.refusals = c.source.refusals, []
-        for ordinal, count, number in refusals:
-            code = BY_NUMBER[number]
-            error = PeerError(code.name, f"not published: {code.meaning}")
-            report = native.Error.of(error, ordinal=ordinal, count=count)
-            self._outflow.send(c, report, now)
+        if c.source.refusals:
+            refusals, c.source.refusals = c.source.refusals, []
+            self._outflow.send_all(c, [_refusal(*refused) for refused in refusals], now)
 
     # ------------------------------------------------------------------------ time
 
@@ -254,20 +262,25 @@ class Node:
             elif what == "heartbeat":
                 self._heartbeat(c, now)
             elif what == "stall":
-                self._outflow.stall(c, now)
+                failure = self._outflow.stall(c, now)
+                if failure is not None:
+                    self._fail(c, failure, now)
 
     def _heartbeat(self, c: Connection, now: Now) -> None:
         """Say something if nothing was said for a while; end what is silent for too long."""
         silence_max = HEARTBEATS_MISSED_MAX * c.heartbeat_ns
-        if c.held:  # it could not be heard
+        if c.held and c.blocked_on:  # it could not be heard, through no fault of its own
             c.heard_ns = now.ns
         if not c.passive and now.ns - c.heard_ns >= silence_max:
             text = f"nothing was heard for {silence_max // 1_000_000} ms"
             self._fail(c, WorldError("heartbeat-lost", text), now)
             return
-        if now.ns - c.spoke_ns >= c.heartbeat_ns:
-            self._outflow.send(c, native.Heartbeat(), now)
-        self._deadlines.add(min(c.spoke_ns, now.ns) + c.heartbeat_ns, "heartbeat", c.key)
+        next_ns = c.spoke_ns + c.heartbeat_ns
+        if next_ns <= now.ns:
+            next_ns = now.ns + c.heartbeat_ns
+            if not c.unsent:  # what is on its way is sign enough
+                self._outflow.send(c, native.Heartbeat(), now)
+        self._deadlines.add(next_ns, "heartbeat", c.key)
 
     def _on_stop(self, event: Stop, now: Now) -> None:
         """Tell everybody to go elsewhere; a second request ends it at once."""
@@ -284,8 +297,8 @@ class Node:
         for c in self._connections.values():
             if c.state is State.OPEN:
                 self._outflow.send(c, native.Goaway(event.reason, drain_ms), now)
-            else:
-                self._effects.append(Close(c.key, "shutting down"))
+            elif c.state is not State.CLOSING:
+                self._outflow.close(c, "shutting down", now)
 
     def _drained(self, now: Now) -> None:
         """The time to leave is over."""
@@ -311,7 +324,7 @@ class Node:
             "delivered_bytes": lane.delivered,
             "untaken": lane.untaken,
             "refused": lane.refused,
-            "expired": lane.expired + self._outflow.expired,
+            "expired": lane.expired,
             "dropped": dict(self._outflow.dropped),
             "failures": dict(self._failures),
             "queued_bytes": self._outflow.queued,

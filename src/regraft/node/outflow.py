@@ -7,6 +7,8 @@ makes no progress at all it is *stalled* and holds up nobody any more: its polic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from regraft.errors import WorldError
 from regraft.kernels.lane import Outlet
 from regraft.limits import Limits
@@ -14,12 +16,14 @@ from regraft.node.connection import Connection, State
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Close, Effect, Hold, Note, Write
 from regraft.node.event import Now
-from regraft.session.session import DISCONNECT, Delivery
+from regraft.session.backlog import Taken
+from regraft.session.session import DISCONNECT, UNLIMITED, Delivery
 from regraft.wire import native
 
-ALL = 0  # in `blocked_on`: not one subscriber is full, but the node's whole memory for them
-BATCH_BYTES = 512 * 1024  # more than one read can bring,
-BATCH_MESSAGES = BATCH_BYTES // 16  # each message having at least a header and a topic
+ALL = -1  # in `blocked_on`: not one subscriber is full, but the node's whole memory for them
+CHUNK_BYTES = 256 * 1024  # what is taken in before it is delivered, beside one frame
+WINDOW_BYTES_MIN = 16 * 1024  # however many publishers share
+MESSAGE_BYTES_MIN = native.HEADER_BYTES + 3  # a topic of one letter
 
 
 class Outflow:
@@ -37,17 +41,23 @@ class Outflow:
         self._deadlines = deadlines
         self._limits = limits
         self._unread_max = limits.frame_bytes + 4 * limits.write_bytes
+        self._batch_bytes = limits.frame_bytes + CHUNK_BYTES
+        self._batch_messages = 1 + CHUNK_BYTES // MESSAGE_BYTES_MIN
         self._waiters: dict[int, set[int]] = {}  # publishers by the subscriber they wait for
+        self._stalled: set[int] = set()  # subscribers whose messages are dropped
         self.publishers = 0
         self.queued = 0  # bytes in all backlogs
-        self.dropped: dict[str, int] = {}  # messages by reason
-        self.expired = 0  # while they waited
+        self.dropped: dict[str, int] = {}  # deliveries that were not made, by reason
 
     # ------------------------------------------------------------ frames of our own
 
     def send(self, c: Connection, message: native.Control, now: Now) -> None:
         """Send a control frame at once, before what waits."""
-        self._write(c, [native.encode(message)], now)
+        self.send_all(c, [message], now)
+
+    def send_all(self, c: Connection, messages: Sequence[native.Control], now: Now) -> None:
+        """Send control frames in one write, before what waits."""
+        self._write(c, list(map(native.encode, messages)), now)
 
     def send_in_place(self, c: Connection, message: native.Control, now: Now) -> None:
         """Send a control frame behind what waits."""
@@ -62,10 +72,18 @@ class Outflow:
         c.spoke_ns = now.ns
         self._effects.append(Write(c.key, pieces, report))
 
-    def close(self, c: Connection, reason: str, flush: bool = True) -> None:
-        """End a connection."""
+    def flush(self, c: Connection, now: Now) -> None:
+        """Write all that waits and that the credit allows, though the connection may be slow."""
+        if c.session is not None and c.session.delivery.backlog:
+            taken = self._take(c.session.delivery, UNLIMITED, now)
+            if taken.pieces:
+                self._write(c, taken.pieces, now)
+
+    def close(self, c: Connection, reason: str, now: Now) -> None:
+        """End a connection; what waits for it is dropped, and nobody waits for it any more."""
         c.state = State.CLOSING
-        self._effects.append(Close(c.key, reason, flush))
+        self._effects.append(Close(c.key, reason))
+        self._abandon(c, now)
 
     # ------------------------------------------------------------------ deliveries
 
@@ -82,8 +100,12 @@ class Outflow:
             else:
                 delivery.sent(outlet.messages, outlet.size)
                 self._write(c, outlet.gather(last), now)
-                if delivery.near_credit(BATCH_MESSAGES, BATCH_BYTES):
+                if self.near_credit(delivery):
                     outlet.slow = True
+
+    def near_credit(self, delivery: Delivery) -> bool:
+        """Whether one batch of the lane could go beyond what the subscriber allows."""
+        return delivery.near_credit(self._batch_messages, self._batch_bytes)
 
     def _keep(
         self,
@@ -93,9 +115,8 @@ class Outflow:
         publisher: Connection,
         now: Now,
     ) -> None:
-        if not delivery.backlog and not delivery.stalled:
+        if not delivery.backlog:
             delivery.progress_ns = now.ns
-            self._deadlines.add(now.ns + self._limits.stall_ms * 1_000_000, "stall", c.key)
         before = delivery.backlog.size
         dropped = delivery.keep(runs)
         self.queued += delivery.backlog.size - before
@@ -103,6 +124,8 @@ class Outflow:
         self.pump(c, now)
         if not delivery.stalled and delivery.backlog.full:
             self._block(publisher, c.key)
+        if self.queued >= self._limits.queue_bytes_total:
+            self._reclaim()
         if self.queued >= self._limits.queue_bytes_total:
             self._block(publisher, ALL)
 
@@ -113,36 +136,41 @@ class Outflow:
         delivery = c.session.delivery
         backlog = delivery.backlog
         if backlog and not c.unsent and not delivery.awaited:
-            before, expired = backlog.size, backlog.expired
-            taken = delivery.take(self._limits.write_bytes, now.wall_us)
-            self.queued += backlog.size - before
-            self.expired += backlog.expired - expired
+            taken = self._take(delivery, self._limits.write_bytes, now)
             if taken.pieces:
                 delivery.awaited = True
                 self._write(c, taken.pieces, now, report=True)
-            if backlog.low:
+            if backlog.low and (taken.messages or not delivery.stalled):
                 self._recovered(c, delivery, now)
+            self._release_all(now)
+        self._watch(c, delivery)
         c.outlet.slow = (
-            bool(backlog)
-            or c.unsent > 0
-            or delivery.stalled
-            or delivery.near_credit(BATCH_MESSAGES, BATCH_BYTES)
+            bool(backlog) or c.unsent > 0 or delivery.stalled or self.near_credit(delivery)
         )
+
+    def _take(self, delivery: Delivery, bytes_max: int, now: Now) -> Taken:
+        backlog = delivery.backlog
+        before, expired = backlog.size, backlog.expired
+        taken = delivery.take(bytes_max, now.wall_us)
+        self.queued += backlog.size - before
+        self._count_dropped(backlog.expired - expired, "expired")
+        return taken
 
     def _recovered(self, c: Connection, delivery: Delivery, now: Now) -> None:
         """There is room again: let publishers go on, and tell the subscriber what it missed."""
         delivery.stalled = False
+        self._stalled.discard(c.key)
         if delivery.dropped_messages:
             report = native.Dropped(delivery.dropped_messages, delivery.dropped_bytes, "stalled")
             delivery.dropped_messages = delivery.dropped_bytes = 0
             self.send_in_place(c, report, now)
         self._release(c.key, now)
-        if self.queued <= self._limits.queue_bytes_total // 2:
-            self._release(ALL, now)
 
     def unsent(self, c: Connection, size: int, now: Now) -> None:
         """The driver says what it has not written yet."""
         progress = size < c.unsent or size == 0
+        if c.held and size < c.unsent:  # it reads, and more than that could not be heard of it
+            c.heard_ns = now.ns
         c.unsent = size
         if c.session is not None:
             delivery = c.session.delivery
@@ -154,45 +182,59 @@ class Outflow:
         self.update_hold(c)
 
     def credit(self, c: Connection, message: native.Credit, now: Now) -> None:
-        """A subscriber allows more. Credit only grows."""
+        """A subscriber allows more."""
         assert c.session is not None
-        delivery = c.session.delivery
-        if message.messages > delivery.credit_messages or message.bytes > delivery.credit_bytes:
-            delivery.progress_ns = now.ns
-        delivery.credit_messages = max(delivery.credit_messages, message.messages)
-        delivery.credit_bytes = max(delivery.credit_bytes, message.bytes)
+        if c.session.delivery.allow(message.messages, message.bytes):
+            c.session.delivery.progress_ns = now.ns
         self.pump(c, now)
 
     # -------------------------------------------------------- the slow and the fast
 
-    def stall(self, c: Connection, now: Now) -> None:
-        """Has this subscriber made no progress for too long?"""
-        if c.session is None or c.state is State.CLOSING:
-            return
+    def _watch(self, c: Connection, delivery: Delivery) -> None:
+        """See to it that somebody looks whether this subscriber makes progress."""
+        if delivery.backlog and not delivery.stalled and not delivery.watched:
+            delivery.watched = True
+            at_ns = delivery.progress_ns + self._limits.stall_ms * 1_000_000
+            self._deadlines.add(at_ns, "stall", c.key)
+
+    def stall(self, c: Connection, now: Now) -> WorldError | None:
+        """Has this subscriber made no progress for too long? An error if that is its end."""
+        assert c.session is not None
         delivery = c.session.delivery
-        limit_ns = self._limits.stall_ms * 1_000_000
+        delivery.watched = False
         if not delivery.backlog or delivery.stalled:
-            return
-        if now.ns - delivery.progress_ns < limit_ns:
-            self._deadlines.add(delivery.progress_ns + limit_ns, "stall", c.key)
-            return
+            return None
+        if now.ns - delivery.progress_ns < self._limits.stall_ms * 1_000_000:
+            self._watch(c, delivery)
+            return None
         if delivery.policy == DISCONNECT:
-            c.ending = "stalled"
-            error = WorldError(
+            return WorldError(
                 "stalled",
                 f"no progress for {self._limits.stall_ms} ms with {delivery.backlog.messages} "
                 "messages waiting; read faster, or ask for another policy",
             )
-            self._effects.append(Note("warning", f"{c.who} is stalled and is disconnected"))
-            self.send(c, native.Error.of(error), now)
-            self.close(c, "stalled")
-            return
         before = delivery.backlog.size
         dropped = delivery.stall()
         self.queued += delivery.backlog.size - before
         self._count_dropped(dropped, "stalled")
+        self._stalled.add(c.key)
         self._effects.append(Note("warning", f"{c.who} is stalled; messages for it are dropped"))
         self._release(c.key, now)
+        if ALL in self._waiters:
+            self._reclaim()
+            self._release_all(now)
+        return None
+
+    def _reclaim(self) -> None:
+        """Memory is short: what waits for the stalled must not stop those who move."""
+        for key in self._stalled:
+            session = self._connections[key].session
+            assert session is not None
+            self._give_up(session.delivery, "stalled")
+
+    def _give_up(self, delivery: Delivery, reason: str) -> None:
+        self.queued -= delivery.backlog.size
+        self._count_dropped(delivery.give_up(), reason)
 
     def _count_dropped(self, messages: int, reason: str) -> None:
         if messages:
@@ -211,12 +253,16 @@ class Outflow:
                 publisher.blocked_on.discard(subscriber)
                 self.grant(publisher, now)
 
+    def _release_all(self, now: Now) -> None:
+        if ALL in self._waiters and self.queued <= self._limits.queue_bytes_total // 2:
+            self._release(ALL, now)
+
     def grant(self, c: Connection, now: Now) -> None:
         """Give a publisher more credit, unless it must wait for somebody."""
         if not c.blocked_on and c.state is State.OPEN:
             limits = self._limits
             share = limits.windows_bytes_total // max(1, self.publishers)
-            ahead = max(16_384, min(limits.window_bytes, share))
+            ahead = min(limits.window_bytes, max(WINDOW_BYTES_MIN, share))
             if c.window.extend(c.source.messages, c.source.size, limits.window_messages, ahead):
                 self.send(c, native.Credit(c.window.messages, c.window.size), now)
         self.update_hold(c)
@@ -226,19 +272,29 @@ class Outflow:
         if c.state is not State.OPEN:
             return
         overdrawn = bool(c.blocked_on) and c.window.exhausted(c.source.messages, c.source.size)
-        held = overdrawn or c.unsent > self._unread_max
+        unread = c.unsent
+        if c.session is not None:
+            unread += c.session.delivery.backlog.control_size
+        held = overdrawn or unread > self._unread_max
         if held != c.held:
             c.held = held
             self._effects.append(Hold(c.key, held))
 
     def forget(self, c: Connection, now: Now) -> None:
         """A connection is gone, and what waited for it."""
-        if c.session is not None:
-            backlog = c.session.delivery.backlog
-            self.queued -= backlog.size
-            self._count_dropped(backlog.messages, c.ending)
         if c.source.messages:
             self.publishers -= 1
         for subscriber in c.blocked_on or ():
-            self._waiters.get(subscriber, set()).discard(c.key)
+            waiters = self._waiters.get(subscriber, set())
+            waiters.discard(c.key)
+            if not waiters:
+                self._waiters.pop(subscriber, None)
+        c.blocked_on = None
+        self._abandon(c, now)
+
+    def _abandon(self, c: Connection, now: Now) -> None:
+        if c.session is not None:
+            self._give_up(c.session.delivery, c.ending)
+        self._stalled.discard(c.key)
         self._release(c.key, now)
+        self._release_all(now)

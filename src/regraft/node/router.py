@@ -50,7 +50,9 @@ class Router:
         if self.table.held(key):
             self.table.remove_all(key)
             self.changed()
-        self._outlets.pop(key, None)
+        outlet = self._outlets.pop(key, None)
+        if outlet is not None:
+            outlet.clear()
         self._principals.pop(key, None)
 
     def subscribe(self, key: int, subscription: int, pattern: str, exact: bool) -> None:
@@ -66,6 +68,9 @@ class Router:
     def changed(self) -> None:
         """Forget the routes that were worked out."""
         self.lane.generation += 1
+        self._forget_routes()
+
+    def _forget_routes(self) -> None:
         self._routes.clear()
         self._shared.clear()
         self._encoded.clear()
@@ -82,7 +87,7 @@ class Router:
         route = self._routes.get(topic)
         if route is None:
             if len(self._routes) >= self._topics_max:
-                self._routes.clear()
+                self._forget_routes()
             route = self._routes[topic] = self._work_out(text)
         return route
 

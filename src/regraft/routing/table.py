@@ -23,7 +23,10 @@ class SubscriptionTable:
 
     def remove(self, taker: int, subscription: int) -> None:
         """Remove one that it has."""
-        pattern, exact = self._held[taker].pop(subscription)
+        held = self._held[taker]
+        pattern, exact = held.pop(subscription)
+        if not held:
+            del self._held[taker]
         self._tree.remove(pattern, exact, (taker, subscription))
         self.size -= 1
 
@@ -31,7 +34,6 @@ class SubscriptionTable:
         """Forget a taker."""
         for subscription in list(self._held.get(taker, ())):
             self.remove(taker, subscription)
-        self._held.pop(taker, None)
 
     def held(self, taker: int) -> dict[int, tuple[str, bool]]:
         """The subscriptions of a taker: pattern and exactness by id."""

@@ -49,6 +49,7 @@ class Backlog:
         self.bytes_max = bytes_max
         self.messages = 0
         self.size = 0
+        self.control_size = 0  # bytes of control frames, which no bound above counts
         self.expired = 0
         self._queue: deque[Run | bytes] = deque()
 
@@ -70,7 +71,13 @@ class Backlog:
         self.messages += count
         self.size += len(body)
         last = self._queue[-1] if self._queue else None
-        if not isinstance(last, Run) or last.ids != ids or len(last.body) >= JOIN_BYTES:
+        # A run of which something was taken may still be looked at by a write: it must not grow.
+        if (
+            not isinstance(last, Run)
+            or last.ids != ids
+            or last.start
+            or len(last.body) >= JOIN_BYTES
+        ):
             self._queue.append(Run(ids, count, body, expiration))
             return
         if isinstance(last.body, bytes):
@@ -81,7 +88,8 @@ class Backlog:
             last.expiration = expiration
 
     def put_control(self, frame: bytes) -> None:
-        """Add a control frame at the end; it counts for no bound."""
+        """Add a control frame at the end."""
+        self.control_size += len(frame)
         self._queue.append(frame)
 
     def take(self, messages_max: int, bytes_max: int, now_us: int) -> Taken:
@@ -92,13 +100,14 @@ class Backlog:
             head = self._queue[0]
             if isinstance(head, bytes):
                 pieces.append(head)
+                self.control_size -= len(head)
                 self._queue.popleft()
                 continue
             if head.expiration and head.expiration <= now_us:
                 self._expire(head, now_us)
-            if messages >= messages_max or size >= bytes_max:
-                break
             if head.count:
+                if messages >= messages_max or size >= bytes_max:
+                    break
                 count, length = take(head.view(), messages_max - messages, bytes_max - size)
                 pieces.append(transfer(head.ids, count))
                 pieces.append(head.view()[:length])
@@ -111,19 +120,26 @@ class Backlog:
 
     def drop_oldest(self) -> tuple[int, int]:
         """Drop from the front until no bound is exceeded: messages, bytes."""
+        return self._drop(self.messages_max, self.bytes_max)
+
+    def drop_all(self) -> tuple[int, int]:
+        """Drop every message: messages, bytes."""
+        return self._drop(0, 0)
+
+    def _drop(self, messages_max: int, bytes_max: int) -> tuple[int, int]:
         dropped = dropped_bytes = 0
         kept: list[bytes] = []
-        while self.messages > self.messages_max or self.size > self.bytes_max:
+        while self.messages > messages_max or self.size > bytes_max:
             head = self._queue[0]
             if isinstance(head, bytes):  # control frames are not dropped
                 kept.append(head)
                 self._queue.popleft()
                 continue
-            excess = self.messages - self.messages_max
+            excess = self.messages - messages_max
             if excess <= 0:
                 excess = head.count
-            excess_bytes = max(self.size - self.bytes_max, 1)
-            if self.messages > self.messages_max:
+            excess_bytes = max(self.size - bytes_max, 1)
+            if self.messages > messages_max:
                 excess_bytes = max(excess_bytes, len(head.body))
             count, length = take(head.view(), min(excess, head.count), excess_bytes)
             self._consume(head, count, length)
@@ -142,8 +158,8 @@ class Backlog:
 
     def _expire(self, head: Run, now_us: int) -> None:
         view = head.view()
-        body, left, expired = unexpired(view, now_us)
+        body, left, expired, earliest = unexpired(view, now_us)
         self.messages -= expired
         self.size -= len(view) - len(body)
         self.expired += expired
-        head.body, head.start, head.count, head.expiration = body, 0, left, 0
+        head.body, head.start, head.count, head.expiration = body, 0, left, earliest

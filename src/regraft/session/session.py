@@ -25,6 +25,7 @@ class Delivery:
     sent_messages: int = 0
     sent_bytes: int = 0
     awaited: bool = False  # a write is under way whose end will be reported
+    watched: bool = False  # somebody will look whether it makes progress
     stalled: bool = False
     progress_ns: int = 0
     dropped_messages: int = 0  # since the last report to the subscriber,
@@ -37,6 +38,13 @@ class Delivery:
             self.credit_messages - self.sent_messages < messages
             or self.credit_bytes - self.sent_bytes < size
         )
+
+    def allow(self, messages: int, size: int) -> bool:
+        """The subscriber allows this much in all; whether that is more. Credit only grows."""
+        before = self.credit_messages, self.credit_bytes
+        self.credit_messages = max(self.credit_messages, min(messages, UNLIMITED))
+        self.credit_bytes = max(self.credit_bytes, min(size, UNLIMITED))
+        return (self.credit_messages, self.credit_bytes) != before
 
     def keep(self, runs: list[tuple[bytes, int, bytes, int]]) -> int:
         """Put runs into the backlog, as the policy allows; the number of messages dropped."""
@@ -72,6 +80,12 @@ class Delivery:
         before = self.dropped_total
         if self.policy == DROP_OLDEST:
             self._dropped(*self.backlog.drop_oldest())
+        return self.dropped_total - before
+
+    def give_up(self) -> int:
+        """Drop all that waits; the number of messages."""
+        before = self.dropped_total
+        self._dropped(*self.backlog.drop_all())
         return self.dropped_total - before
 
     def _dropped(self, messages: int, size: int) -> None:

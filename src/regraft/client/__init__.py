@@ -1,0 +1,27 @@
+"""The public client: `async` first, with a blocking front of the same.
+
+import regraft
+
+async with await regraft.connect() as client:
+    async with await client.subscribe("news/#") as news:
+        await client.publish("news/eu", "hello")
+        message = await news.next(timeout=1)
+        print(message.topic, message.text())
+"""
+
+from regraft.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
+from regraft.client.client import Client, Disconnection, connect
+from regraft.client.options import Options, WhenStalled
+from regraft.client.subscription import Subscription
+
+__all__ = [
+    "BlockingClient",
+    "BlockingSubscription",
+    "Client",
+    "Disconnection",
+    "Options",
+    "Subscription",
+    "WhenStalled",
+    "connect",
+    "connect_blocking",
+]

@@ -1,0 +1,160 @@
+"""The blocking front: the same client on a loop of its own, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from regraft.client.client import Client
+from regraft.client.options import Options
+from regraft.client.subscription import EndedError, Subscription
+from regraft.errors import LocalError
+from regraft.kernels.inbox import ReceivedMessage
+from regraft.model.message import Value
+
+Result = TypeVar("Result")
+
+
+def connect_blocking(
+    target: str | None = None, options: Options | None = None, **more: Any
+) -> BlockingClient:
+    """Connect to a node and return a client whose calls block: see `regraft.connect`."""
+    return BlockingClient(target, options, **more)
+
+
+class BlockingClient:
+    """A client for programs without asyncio. It may be used by several threads."""
+
+    def __init__(
+        self, target: str | None = None, options: Options | None = None, **more: Any
+    ) -> None:
+        self._client = Client(target, options, **more)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="regraft-client", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._run(self._client.open())
+        except BaseException:
+            self._stop()
+            raise
+
+    def publish(
+        self,
+        topic: str,
+        body: Any = b"",
+        *,
+        attributes: Mapping[str, Value] | None = None,
+        confirm: bool = False,
+        timeout: float | None = None,
+        ttl: float | None = None,
+        **headers: Any,
+    ) -> None:
+        """Publish one message: see `Client.publish`."""
+        self._run(
+            self._client.publish(
+                topic,
+                body,
+                attributes=attributes,
+                confirm=confirm,
+                timeout=timeout,
+                ttl=ttl,
+                **headers,
+            )
+        )
+
+    def publish_many(self, topic: str, bodies: Iterable[Any], **more: Any) -> int:
+        """Publish many messages to one topic: see `Client.publish_many`."""
+        return self._run(self._client.publish_many(topic, bodies, **more))
+
+    def subscribe(self, pattern: str = "", **more: Any) -> BlockingSubscription:
+        """Subscribe: see `Client.subscribe`."""
+        return BlockingSubscription(self, self._run(self._client.subscribe(pattern, **more)))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until the node has dealt with all that was published."""
+        self._run(self._client.flush(timeout))
+
+    @property
+    def client_id(self) -> str:
+        """The id by which nodes know this client."""
+        return self._client.client_id
+
+    def close(self) -> None:
+        """Send what was published, say good-bye, and end."""
+        if self._loop.is_closed():
+            return
+        self._run(self._client.close())
+        self._stop()
+
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        if self._loop.is_closed():
+            coroutine.close()
+            raise LocalError("closed", "this client was closed")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise LocalError("closed", "this client was closed") from None
+        except BaseException:
+            future.cancel()  # Ctrl-C: nobody waits for it any more
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class BlockingSubscription:
+    """Messages of one subscription, for programs without asyncio."""
+
+    def __init__(self, client: BlockingClient, subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    def next(self, timeout: float | None = None) -> ReceivedMessage:
+        """The next message; after `timeout` seconds without one, a `timed-out` error."""
+        return self._client._run(self._subscription.next(timeout))
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        while True:
+            try:
+                yield from self._client._run(self._subscription.next_batch())
+            except EndedError:
+                return
+
+    def pending(self) -> int:
+        """How many messages have arrived and were not taken yet."""
+        return self._subscription.pending()
+
+    def unsubscribe(self) -> None:
+        """End it."""
+        self._client._run(self._subscription.unsubscribe())
+
+    def __enter__(self) -> BlockingSubscription:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.unsubscribe()

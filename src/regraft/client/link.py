@@ -1,0 +1,211 @@
+"""One connection to a node, without a socket: bytes in, events out; and the other way.
+
+It knows the handshake, counts credit in both directions, and remembers which messages the node is
+known to have dealt with. It does not know time, tasks, or other connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from regraft.errors import PeerError, RegraftError
+from regraft.kernels.inbox import Inbox, ReceivedMessage
+from regraft.kernels.outbox import Outbox
+from regraft.wire import native
+from regraft.wire.native import Kind
+
+FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
+
+
+class Batch:
+    """Messages that arrived together; `waiting` subscriptions have not finished with them."""
+
+    __slots__ = ("messages", "size", "waiting")
+
+    def __init__(self, messages: list[ReceivedMessage], size: int) -> None:
+        self.messages = messages
+        self.size = size
+        self.waiting = 0
+
+
+class Welcomed(NamedTuple):
+    """The connection is open."""
+
+    welcome: native.Welcome
+
+
+class Arrived(NamedTuple):
+    """Messages, and the subscriptions they are for."""
+
+    subscriptions: tuple[int, ...]
+    batch: Batch
+
+
+class Settled(NamedTuple):
+    """The node answered a SUBSCRIBE or UNSUBSCRIBE."""
+
+    subscription: int
+    error: RegraftError | None
+
+
+class Confirmed(NamedTuple):
+    """The node has dealt with every message up to this one."""
+
+    ordinal: int
+
+
+class Refused(NamedTuple):
+    """The node did not take these messages."""
+
+    ordinal: int
+    messages: int
+    error: RegraftError
+
+
+class Missed(NamedTuple):
+    """The node dropped messages that were for us."""
+
+    messages: int
+    reason: str
+
+
+class Leaving(NamedTuple):
+    """The node asks us to go elsewhere."""
+
+    reason: str
+    alternatives: tuple[str, ...]
+
+
+class Failed(NamedTuple):
+    """The node ends the connection, and says why."""
+
+    error: RegraftError
+
+
+LinkEvent: TypeAlias = (
+    Welcomed | Arrived | Settled | Confirmed | Refused | Missed | Leaving | Failed
+)
+
+
+def _transfer(payload: bytes) -> tuple[int, tuple[int, ...]]:
+    transfer = native.decode(Kind.TRANSFER, payload)
+    return transfer.count, transfer.subscriptions
+
+
+class Link:
+    """The state of one connection."""
+
+    def __init__(self, hello: native.Hello, seed: int) -> None:
+        self._hello = hello
+        self.inbox = Inbox(FRAME_BYTES_FIRST, _transfer)
+        self.outbox = Outbox(FRAME_BYTES_FIRST, seed)
+        self.is_open = False
+        self.sent_messages = 0  # put into the outbox,
+        self.sent_bytes = 0
+        self.confirmed = 0  # and known to be dealt with
+        self._granted_messages = 0
+        self._granted_bytes = 0
+        self._taken_messages = 0  # by the application
+        self._taken_bytes = 0
+        self._allowed_messages = hello.credit_messages
+        self._allowed_bytes = hello.credit_bytes
+
+    def open(self) -> bytes:
+        """What to send first."""
+        return native.PREFACE + native.encode(self._hello)
+
+    # ---------------------------------------------------------------------- sending
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be sent."""
+        return self.sent_messages < self._granted_messages and self.sent_bytes < self._granted_bytes
+
+    def counted(self, size: int) -> int:
+        """A message was put into the outbox; its ordinal."""
+        self.sent_messages += 1
+        self.sent_bytes += size
+        return self.sent_messages
+
+    def barrier(self) -> bytes:
+        """Ask to be told when all that was sent so far has been dealt with."""
+        return native.encode(native.Heartbeat(token=self.sent_messages))
+
+    def taken(self, batch: Batch) -> bytes:
+        """The application is done with a batch; what to send for it, if anything."""
+        self._taken_messages += len(batch.messages)
+        self._taken_bytes += batch.size
+        hello = self._hello
+        messages = self._taken_messages + hello.credit_messages
+        size = self._taken_bytes + hello.credit_bytes
+        if (
+            messages - self._allowed_messages < hello.credit_messages // 4
+            and size - self._allowed_bytes < hello.credit_bytes // 4
+        ):
+            return b""
+        self._allowed_messages = messages
+        self._allowed_bytes = size
+        return native.encode(native.Credit(messages, size))
+
+    # -------------------------------------------------------------------- receiving
+
+    def receive(self, data: bytes) -> Iterator[LinkEvent]:
+        """What happened, by these bytes. A `PeerError` means that the node talks nonsense."""
+        for key, content, size in self.inbox.feed(data):
+            if type(key) is tuple:
+                yield Arrived(key, Batch(content, size))
+            else:
+                message = native.decode(key, content)
+                event = self._control(message)
+                if event is not None:
+                    yield event
+
+    def _control(self, message: Any) -> LinkEvent | None:
+        match message:
+            case native.Welcome():
+                self._welcomed(message)
+                return Welcomed(message)
+            case native.Subscribed() | native.Unsubscribed():
+                return Settled(message.id, None)
+            case native.Credit():
+                self._granted_messages = max(self._granted_messages, message.messages)
+                self._granted_bytes = max(self._granted_bytes, message.bytes)
+            case native.Heartbeat(answer=True):
+                self.confirmed = max(self.confirmed, message.token)
+                return Confirmed(message.token)
+            case native.Heartbeat():
+                pass
+            case native.Dropped():
+                return Missed(message.messages, message.reason)
+            case native.Goaway():
+                return Leaving(message.reason, message.alternatives)
+            case native.Error():
+                return self._error(message)
+            case _:
+                raise PeerError("protocol-violation", f"the node sent a {type(message).__name__}")
+        return None
+
+    def _welcomed(self, welcome: native.Welcome) -> None:
+        if self.is_open:
+            raise PeerError("protocol-violation", "the node sent a second WELCOME")
+        if welcome.version != native.VERSION:
+            raise PeerError("unsupported-version", f"the node chose version {welcome.version}")
+        for feature in welcome.features:
+            if feature.required:
+                text = f"the node requires {feature.name!r}, which this client does not have"
+                raise PeerError("unsupported-feature", text)
+        self.is_open = True
+        self._granted_messages = welcome.credit_messages
+        self._granted_bytes = welcome.credit_bytes
+        if welcome.frame_bytes_max:
+            self.outbox.frame_bytes_max = welcome.frame_bytes_max
+            self.inbox.frame_bytes_max = max(FRAME_BYTES_FIRST, welcome.frame_bytes_max)
+
+    def _error(self, message: native.Error) -> LinkEvent:
+        error = message.exception()
+        if message.fatal:
+            return Failed(error)
+        if message.subscription:
+            return Settled(message.subscription, error)
+        return Refused(message.ordinal, message.count or 1, error)

@@ -1,0 +1,37 @@
+"""How a client behaves, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regraft.errors import LocalError
+from regraft.wire.native import StallPolicy
+
+WhenStalled = StallPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a client asks of its nodes and of itself. Times are in seconds."""
+
+    client_id: str = ""  # empty: the node makes one; the same id again takes over
+    connect_timeout: float = 5.0  # to find a node that answers
+    heartbeat: float = 0.0  # 0: as the node proposes
+    reconnect: bool = True
+    reconnect_delay: float = 0.05  # doubled after each failure,
+    reconnect_delay_max: float = 5.0  # up to this
+    queue_messages: int = 131_072  # received and not yet taken by the application,
+    queue_bytes: int = 8 * 1024 * 1024  # all subscriptions together
+    when_stalled: StallPolicy = StallPolicy.DISCONNECT
+    message_ids: bool = True  # give every message a random id
+    timestamps: bool = True  # and the time it was sent
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout", "reconnect_delay", "reconnect_delay_max"):
+            if not getattr(self, name) > 0:
+                raise LocalError("bad-configuration", f"{name} must be above 0")
+        for name in ("queue_messages", "queue_bytes"):
+            if getattr(self, name) < 1:
+                raise LocalError("bad-configuration", f"{name} must be 1 or more")
+        if self.heartbeat < 0:
+            raise LocalError("bad-configuration", "heartbeat must not be negative")

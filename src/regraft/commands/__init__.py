@@ -1,0 +1,1 @@
+"""The commands of the shell that talk to a node, one module each."""

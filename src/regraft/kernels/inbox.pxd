@@ -1,0 +1,35 @@
+cimport cython
+from regraft.kernels.checksum cimport crc32c_at, pointer_to
+from regraft.kernels.envelope cimport Scan
+from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, u32
+from regraft.kernels.lane cimport is_topic
+
+cdef class ReceivedMessage:
+    cdef readonly bytes envelope
+    cdef readonly str topic
+    cdef Py_ssize_t body_at
+    cdef Py_ssize_t body_end
+    cdef readonly tuple subscriptions
+    cdef object whole
+
+@cython.final
+cdef class Inbox:
+    cdef public Py_ssize_t frame_bytes_max
+    cdef object transfer
+    cdef dict known
+    cdef bytes tail
+    cdef Scan scan
+    cdef bytes topic
+    cdef str topic_text
+    cdef readonly long long left
+    cdef tuple subscriptions
+    cdef readonly long long messages
+    cdef readonly long long size
+
+    @cython.locals(items=list, run=list, n=Py_ssize_t, p=bytes_p, pos=Py_ssize_t, end=Py_ssize_t,
+                   kind=cython.int, payload=bytes, size=cython.longlong)
+    cpdef list feed(self, bytes data)
+    cdef void check_size(self, Py_ssize_t size) except *
+    cdef void open_run(self, bytes payload) except *
+    @cython.locals(scan=Scan, fault=cython.int, start=Py_ssize_t, message=ReceivedMessage)
+    cdef ReceivedMessage message(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)

@@ -1,0 +1,222 @@
+"""What a client receives: bytes in, messages and control frames out.
+
+A message object costs one copy of its envelope, so that keeping it keeps nothing else alive. Its
+topic and body are found by the scan that checked it; everything else is decoded when it is asked
+for, once, by the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from regraft.errors import PeerError
+from regraft.kernels.envelope import FAULTS
+from regraft.model.message import Message, Value, decode_envelope
+
+try:
+    import cython
+except ModuleNotFoundError:  # Cython is needed to compile, not to run
+    from regraft.kernels import _shadow as cython
+
+if not cython.compiled:
+    from regraft.kernels.checksum import crc32c_at, pointer_to
+    from regraft.kernels.envelope import Scan
+    from regraft.kernels.frame import HEADER, MESSAGE, TRANSFER, cut, u32
+    from regraft.kernels.lane import is_topic
+
+
+class ReceivedMessage:
+    """A message as it was received. `subscriptions` are the ids of those that it matched."""
+
+    def __init__(self, envelope: bytes) -> None:
+        scan = Scan()
+        fault = scan.scan(pointer_to(envelope), 0, len(envelope))
+        if fault:
+            raise PeerError("malformed-envelope", f"an envelope is refused: {FAULTS[fault]}")
+        self.envelope = envelope
+        self.topic = envelope[scan.topic_at : scan.topic_end].decode()
+        self.body_at = scan.body_at
+        self.body_end = scan.body_end
+        self.subscriptions: tuple[int, ...] = ()
+        self.whole: Message | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent, compressed if it was."""
+        return self.envelope[self.body_at : self.body_end]
+
+    @property
+    def message(self) -> Message:
+        """All of it, decoded."""
+        if self.whole is None:
+            self.whole = decode_envelope(self.envelope)
+        return self.whole
+
+    @property
+    def attributes(self) -> Mapping[str, Value]:
+        """The typed properties."""
+        return self.message.attributes
+
+    @property
+    def id(self) -> int | None:
+        """The publisher's random id, if it gave one."""
+        return self.message.id
+
+    @property
+    def sender(self) -> str:
+        """The client id of the publisher, if it gave one."""
+        return self.message.sender
+
+    @property
+    def timestamp_us(self) -> int | None:
+        """When it was sent, µs since 1970 UTC, if the publisher said so."""
+        return self.message.timestamp_us
+
+    @property
+    def content_type(self) -> str:
+        """What the body is, if the publisher said so."""
+        return self.message.content_type
+
+    @property
+    def priority(self) -> int:
+        """0 to 9; 4 if the publisher said nothing."""
+        return self.message.priority
+
+    @property
+    def reply_to(self) -> str:
+        """The topic for answers, if there is one."""
+        return self.message.reply_to
+
+    @property
+    def correlation(self) -> str:
+        """The application's own correlation id, if there is one."""
+        return self.message.correlation
+
+    @property
+    def content(self) -> bytes:
+        """The body as it was before compression."""
+        return self.message.content()
+
+    def text(self) -> str:
+        """The body as text."""
+        return self.content.decode()
+
+    def json(self, type: Any = Any) -> Any:
+        """The body as the JSON value that it holds, or as the type (dataclass, Struct) given."""
+        try:
+            return msgspec.json.decode(self.content, type=type)
+        except msgspec.DecodeError as error:
+            text = f"the body of a message to {self.topic!r} is not the JSON expected: {error}"
+            raise PeerError("malformed-envelope", text) from None
+
+    def __repr__(self) -> str:
+        return f"<message to {self.topic!r}, {self.body_end - self.body_at} bytes>"
+
+
+class Inbox:
+    """Takes what a node sends, cut anywhere.
+
+    `transfer` decodes the payload of a TRANSFER frame to its count and subscriptions.
+    """
+
+    def __init__(
+        self, frame_bytes_max: int, transfer: Callable[[bytes], tuple[int, tuple[int, ...]]]
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.transfer = transfer
+        self.known: dict[bytes, tuple[int, ...]] = {}  # subscriptions by their encoding
+        self.tail = b""
+        self.scan = Scan()
+        self.topic = b""
+        self.topic_text = ""
+        self.left = 0  # messages of the run that are still to come
+        self.subscriptions: tuple[int, ...] = ()
+        self.messages = 0
+        self.size = 0
+
+    def feed(self, data: bytes) -> list[tuple[Any, Any, int]]:
+        """What is complete: runs as (subscriptions, [messages], bytes), else (kind, payload, 0)."""
+        if self.tail:
+            data = self.tail + data
+        items: list[tuple[Any, Any, int]] = []
+        run: list[ReceivedMessage] = []
+        size = self.size
+        n = len(data)
+        p = pointer_to(data)
+        pos = 0
+        while n - pos >= HEADER:
+            end = pos + 4 + u32(p, pos)
+            if end > n or end - pos < HEADER:
+                self.check_size(end - pos)
+                break
+            if crc32c_at(p, pos + HEADER, end) != u32(p, pos + 8):
+                raise PeerError("bad-checksum", "a frame from the node is damaged")
+            kind = p[pos + 4]
+            if kind == MESSAGE:
+                run.append(self.message(p, pos, end))
+            else:
+                if self.left:
+                    raise PeerError("protocol-violation", "a run of messages was interrupted")
+                if run:
+                    items.append((self.subscriptions, run, self.size - size))
+                    run = []
+                    size = self.size
+                payload = cut(p, pos + HEADER, end)
+                if kind == TRANSFER:
+                    self.open_run(payload)
+                else:
+                    items.append((kind, payload, 0))
+            pos = end
+        if run:
+            items.append((self.subscriptions, run, self.size - size))
+        self.tail = data[pos:] if pos < n else b""
+        return items
+
+    def check_size(self, size: int) -> None:
+        """Refuse a frame that cannot be, before more of it is kept."""
+        if size < HEADER:
+            raise PeerError("malformed-frame", "a frame from the node is shorter than its header")
+        if size > self.frame_bytes_max:
+            raise PeerError("frame-too-large", f"the node sends a frame of {size} bytes")
+
+    def open_run(self, payload: bytes) -> None:
+        """A transfer header: how many messages follow, and for which subscriptions."""
+        subscriptions = self.known.get(payload[5:])
+        if subscriptions is not None and payload[0] == 0x0D:
+            self.left = int.from_bytes(payload[1:5], "little")
+        else:
+            self.left, subscriptions = self.transfer(payload)
+            if payload[:1] == b"\x0d":
+                if len(self.known) >= 4096:
+                    self.known.clear()
+                self.known[payload[5:]] = subscriptions
+        if self.left == 0:
+            raise PeerError("protocol-violation", "a transfer header announces no message")
+        self.subscriptions = subscriptions
+
+    def message(self, p: Any, pos: int, end: int) -> ReceivedMessage:
+        """Make an object of a message frame."""
+        if self.left == 0:
+            raise PeerError("protocol-violation", "a message came without a transfer header")
+        scan = self.scan
+        fault = scan.scan(p, pos + HEADER, end)
+        if fault:
+            raise PeerError("malformed-envelope", f"an envelope is refused: {FAULTS[fault]}")
+        if not is_topic(self.topic, p, scan.topic_at, scan.topic_end):
+            self.topic = cut(p, scan.topic_at, scan.topic_end)
+            self.topic_text = self.topic.decode()
+        start = pos + HEADER
+        message: ReceivedMessage = ReceivedMessage.__new__(ReceivedMessage)
+        message.envelope = cut(p, start, end)
+        message.topic = self.topic_text
+        message.body_at = scan.body_at - start
+        message.body_end = scan.body_end - start
+        message.subscriptions = self.subscriptions
+        message.whole = None
+        self.left -= 1
+        self.messages += 1
+        self.size += end - pos
+        return message

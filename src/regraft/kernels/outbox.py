@@ -1,0 +1,200 @@
+"""What a client publishes: messages in, frames out, one behind the other in one buffer.
+
+The envelope is the one of `regraft.proto`; the reference of how it is written is
+`regraft.model.message`, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regraft.errors import LocalError
+from regraft.model.message import Timestamp
+
+try:
+    import cython
+except ModuleNotFoundError:  # Cython is needed to compile, not to run
+    from regraft.kernels import _shadow as cython
+
+if not cython.compiled:
+    import struct
+
+    from regraft.kernels.frame import HEADER, MESSAGE, put_header, writable
+    from regraft.kernels.lane import copy_bytes
+
+    def put_u64(p: Any, i: int, value: int) -> None:
+        """Write eight bytes at i."""
+        p[i : i + 8] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+
+    def put_double(p: Any, i: int, value: float) -> None:
+        """Write a double at i."""
+        p[i : i + 8] = struct.pack("<d", value)
+
+    def mix(value: int) -> int:
+        """Spread a counter over 64 bits, one to one (splitmix64)."""
+        mask = 0xFFFFFFFFFFFFFFFF
+        value = (value * 0x9E3779B97F4A7C15) & mask
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+        return value ^ (value >> 31)
+
+    def zigzag(value: int) -> int:
+        """A signed number as an unsigned one with small values for small amounts."""
+        return (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
+
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+
+
+class Outbox:
+    """A buffer of message frames to be sent. `seed` is where its random ids begin."""
+
+    def __init__(self, frame_bytes_max: int, seed: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.counter = seed
+        self.buffer = bytearray(4096)
+        self.used = 0
+        self.messages = 0  # in the buffer now
+        self.at = 0
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` bytes from `at` on."""
+        if self.at + size > len(self.buffer):
+            larger = bytearray(max(2 * len(self.buffer), self.at + size))
+            larger[: self.at] = memoryview(self.buffer)[: self.at]
+            self.buffer = larger
+
+    def varint(self, value: int) -> None:
+        """Write a varint; there is room."""
+        p = writable(self.buffer)
+        i = self.at
+        while value > 0x7F:
+            p[i] = value & 0x7F | 0x80
+            value >>= 7
+            i += 1
+        p[i] = value
+        self.at = i + 1
+
+    def field(self, tag: int, data: bytes) -> None:
+        """Write a field of bytes."""
+        self.reserve(12 + len(data))
+        self.varint(tag)
+        self.varint(len(data))
+        copy_bytes(writable(self.buffer), self.at, data)
+        self.at += len(data)
+
+    def fixed(self, tag: int, value: int) -> None:
+        """Write a field of eight bytes."""
+        self.reserve(12)
+        p = writable(self.buffer)
+        p[self.at] = tag
+        put_u64(p, self.at + 1, value)
+        self.at += 9
+
+    def value(self, name: str, value: Any) -> None:
+        """Write the value of an attribute, as its type says."""
+        kind = type(value)
+        self.reserve(12)
+        p = writable(self.buffer)
+        if kind is str:
+            self.field(0x2A, value.encode())
+        elif kind is float:
+            p[self.at] = 0x21
+            put_double(p, self.at + 1, value)
+            self.at += 9
+        elif kind is bool:
+            p[self.at] = 0x10
+            p[self.at + 1] = 1 if value else 0
+            self.at += 2
+        elif kind is int:
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise LocalError("bad-message", f"attribute {name!r} does not fit 64 bits")
+            p[self.at] = 0x18
+            self.at += 1
+            self.varint(zigzag(value))
+        elif kind is bytes:
+            self.field(0x32, value)
+        elif kind is Timestamp:
+            self.fixed(0x39, value.us)
+        else:
+            raise LocalError(
+                "bad-message",
+                f"attribute {name!r} is a {kind.__name__}; it may be bool, int, float, str, bytes "
+                "or Timestamp",
+            )
+
+    def attribute(self, name: str, value: Any) -> None:
+        """Write an attribute: its length comes first, and is known last."""
+        encoded = name.encode()
+        if not 0 < len(encoded) <= 255:
+            raise LocalError("bad-message", f"attribute name {name!r} must have 1 to 255 bytes")
+        self.reserve(6)
+        start = self.at
+        self.at += 6  # a tag and five bytes of length
+        self.field(0x0A, encoded)
+        self.value(name, value)
+        size = self.at - start - 6
+        self.at = start
+        self.varint(0x52)
+        self.varint(size)
+        shift = start + 6 - self.at
+        if shift:
+            p = writable(self.buffer)
+            for i in range(self.at, self.at + size):
+                p[i] = p[i + shift]
+        self.at += size
+
+    def put(
+        self,
+        topic: bytes,
+        body: bytes,
+        attributes: Mapping[str, Any] | None,
+        timestamp_us: int,
+        with_id: bool,
+        rest: bytes,
+    ) -> int:
+        """Add a message; the size of its frame. `rest` are further fields, encoded.
+
+        A timestamp of 0 is left out. If it fails, nothing was added.
+        """
+        start = self.used
+        self.at = start + HEADER
+        self.reserve(64)
+        if with_id:
+            self.counter += 1
+            self.fixed(0x09, mix(self.counter))
+        self.field(0x2A, body)
+        if timestamp_us:
+            self.fixed(0x31, timestamp_us)
+        self.field(0x4A, topic)
+        if attributes:
+            if len(attributes) > 256:
+                raise LocalError("bad-message", "a message has 256 attributes at most")
+            for name, value in attributes.items():
+                self.attribute(name, value)
+        if rest:
+            self.reserve(len(rest))
+            copy_bytes(writable(self.buffer), self.at, rest)
+            self.at += len(rest)
+        size = self.at - start
+        if size > self.frame_bytes_max:
+            raise LocalError(
+                "bad-message",
+                f"the message has {size} bytes, and the node takes {self.frame_bytes_max} at most "
+                "(limit frame_bytes); send less at a time, or raise the limit",
+            )
+        put_header(writable(self.buffer), start, MESSAGE, size - HEADER)
+        self.used = self.at
+        self.messages += 1
+        return size
+
+    def take(self) -> bytes:
+        """All that is in the buffer, which is empty afterwards."""
+        data = bytes(memoryview(self.buffer)[: self.used])
+        self.used = 0
+        self.messages = 0
+        if len(self.buffer) > 1 << 20:
+            self.buffer = bytearray(4096)
+        return data

@@ -1,0 +1,154 @@
+"""LIKE patterns and regular expressions, compiled.
+
+Rules:
+
+- LIKE: `%` is any number of code points, `_` exactly one, line ends among them; the whole string
+  must fit. Without ESCAPE nothing is special but these two. The escape is one code point and
+  stands only before `%`, `_` or itself.
+- A regular expression is of RE2's syntax, on code points, and is searched for anywhere.
+- Both take time linear in the length of the string, whatever the pattern; what is compiled is kept
+  in caches of fixed size.
+- What cannot be compiled is a `LocalError("bad-selector")` that says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import re2  # type: ignore[import-untyped]
+
+from regraft.errors import LocalError
+from regraft.limits import PATTERNS_CACHED, REGEX_MEMORY_BYTES, REGEX_PROGRAM_MAX
+
+_REASON_MAX = 100  # characters of what the engine says, which may repeat the whole pattern
+
+
+class Wild(Enum):
+    """A wildcard of LIKE."""
+
+    ONE = "_"
+    MANY = "%"
+
+
+def like_items(pattern: str, escape: str | None) -> tuple[str | Wild, ...]:
+    """The code points and wildcards of a LIKE pattern."""
+    if escape is not None and len(escape) != 1:
+        raise _refuse(f"the ESCAPE of LIKE must be one character, not {len(escape)}")
+    items: list[str | Wild] = []
+    chars = iter(pattern)
+    for char in chars:
+        if char == escape:
+            literal = next(chars, "")
+            if literal not in ("%", "_", escape):
+                what = f"before {literal!r}" if literal else "at the end"
+                raise _refuse(f"the escape {escape!r} stands {what}, not before %, _ or itself")
+            items.append(literal)
+        else:
+            items.append(Wild(char) if char in "%_" else char)
+    return tuple(items)
+
+
+def like_text(items: tuple[str | Wild, ...]) -> tuple[str, str | None]:
+    """The pattern of such items, and its escape if it needs one."""
+    escape = "\\" if {"%", "_"} & set(items) else None
+    special = ("%", "_", escape)
+    parts = []
+    for item in items:
+        if isinstance(item, Wild):
+            parts.append(item.value)
+        else:
+            parts.append(f"\\{item}" if escape and item in special else item)
+    return "".join(parts), escape
+
+
+@dataclass(frozen=True, slots=True)
+class _LikeProgram:
+    """A machine whose states are bits: state i says "the first i items fit so far"."""
+
+    chars: dict[str, int]  # for a code point, the states that it leads on from
+    any_char: int  # the states that any code point leads on from
+    stay: int  # the states before which there is a `%`
+    goal: int
+
+
+@lru_cache(PATTERNS_CACHED)
+def _like_program(pattern: str, escape: str | None) -> _LikeProgram:
+    chars: dict[str, int] = {}
+    any_char = stay = 0
+    state = 1
+    for item in like_items(pattern, escape):
+        if item is Wild.MANY:
+            stay |= state
+            continue
+        if item is Wild.ONE:
+            any_char |= state
+        else:
+            chars[item] = chars.get(item, 0) | state
+        state <<= 1
+    return _LikeProgram(chars, any_char, stay, state)
+
+
+def like(pattern: str, escape: str | None, text: str) -> bool:
+    """Whether the whole text fits a LIKE pattern."""
+    program = _like_program(pattern, escape)
+    states = 1
+    for char in text:
+        leads_on = states & (program.chars.get(char, 0) | program.any_char)
+        states = leads_on << 1 | states & program.stay
+        if not states:
+            return False
+    return bool(states & program.goal)
+
+
+@lru_cache(PATTERNS_CACHED)
+def _regex(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False  # the engine would write to stderr
+    options.never_capture = True
+    options.max_mem = REGEX_MEMORY_BYTES
+    try:
+        compiled = re2.compile(pattern.encode(), options)
+    except UnicodeEncodeError:
+        raise _refuse("the regular expression cannot be written as UTF-8") from None
+    except re2.error as error:
+        raise _regex_refusal(error) from None
+    if compiled.programsize > REGEX_PROGRAM_MAX:
+        raise _too_large(f"{compiled.programsize} instructions")
+    return compiled
+
+
+def _regex_refusal(error: Exception) -> LocalError:
+    reason = error.args[0] if error.args else ""
+    if isinstance(reason, bytes):
+        reason = reason.decode(errors="replace")
+    reason = reason[:_REASON_MAX] if reason.isprintable() else repr(reason[:_REASON_MAX])
+    if "too large" in reason:
+        return _too_large(f"more than {REGEX_MEMORY_BYTES} bytes (REGEX_MEMORY_BYTES)")
+    text = (
+        f"the regular expression is not of RE2's syntax, which has neither look-around nor "
+        f"back-references: {reason}"
+    )
+    return _refuse(text)
+
+
+def _too_large(size: str) -> LocalError:
+    text = f"the regular expression compiles to {size}; limit REGEX_PROGRAM_MAX is"
+    return _refuse(f"{text} {REGEX_PROGRAM_MAX}")
+
+
+def regex_size(pattern: str) -> int:
+    """The instructions of a compiled regular expression; one that cannot be used is refused."""
+    return int(_regex(pattern).programsize)
+
+
+def regex_found(pattern: str, text: str) -> bool:
+    """Whether a regular expression fits anywhere in a text."""
+    # A message that was built here may hold what is not UTF-8; it must not break the evaluation.
+    return _regex(pattern).search(text.encode(errors="surrogatepass")) is not None
+
+
+def _refuse(text: str) -> LocalError:
+    return LocalError("bad-selector", text)

@@ -1,0 +1,299 @@
+"""A world: its clock, its brokers, and the connections between brokers and clients."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from regraft.kernels.frame import count_messages
+from regraft.limits import Limits
+from regraft.model.identity import Identity
+from regraft.node.effect import Close, Effect, Hold, Note, Refuse, Stopped, WakeAt, Write
+from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
+from regraft.node.node import Node
+
+START_US = 1_767_225_600_000_000  # 2026-01-01: when every world begins
+DELAY_NS = 100_000  # of a byte from one end to the other
+
+
+class Pipe:
+    """A client's end of a connection: what it sends arrives later, cut anywhere.
+
+    It reads as long as `reading` is true, and then takes all that has arrived. What the node
+    writes and the client does not read fills a buffer of `capacity` bytes, as a socket would.
+    """
+
+    def __init__(self, broker: Broker, key: int, capacity: int) -> None:
+        self._broker = broker
+        self._world = broker.world
+        self.key = key
+        self.capacity = capacity
+        self.received = bytearray()
+        self.messages = 0  # that the node has written
+        self.closed = ""  # the reason, once it is
+        self.on_data: Callable[[bytes], None] | None = None
+        self.on_close: Callable[[str], None] | None = None
+        self._reading = True
+        self._in_flight = bytearray()  # written by the node, not read by the client
+        self._unsent = bytearray()  # not even taken by the pipe
+        self._outgoing = bytearray()
+        self._arriving = False
+        self._held = False
+        self._closing = ""
+
+    # ---------------------------------------------------------------- client's side
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the node."""
+        if not self.closed:
+            self._outgoing += data
+            self._schedule_arrival()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._end("closed by the client")
+
+    @property
+    def reading(self) -> bool:
+        """Whether the client takes what arrives."""
+        return self._reading
+
+    @reading.setter
+    def reading(self, reading: bool) -> None:
+        self._reading = reading
+        if reading:
+            self._world.after(0, self._drain)
+
+    # ---------------------------------------------------------------- node's side
+
+    def write(self, data: bytes, report: bool) -> list[Event]:
+        """Take what the node writes, as far as there is room; what the driver has to say of it."""
+        if self.closed or self._closing:
+            return []
+        self.messages += count_messages(data)[0]
+        self._unsent += data
+        self._move()
+        self._world.after(DELAY_NS, self._drain)
+        if self._unsent or report:
+            return [Unsent(self.key, len(self._unsent))]
+        return []
+
+    def hold(self, held: bool) -> None:
+        """The node wants no bytes, or wants them again."""
+        self._held = held
+        self._schedule_arrival()
+
+    def finish(self, reason: str, flush: bool) -> None:
+        """The node ends the connection."""
+        if flush and self._unsent and not self.closed:
+            self._closing = reason
+            self._world.after(2_000_000_000, lambda: self._end(reason))
+        else:
+            self._world.after(DELAY_NS, lambda: self._end(reason))
+
+    def _move(self) -> None:
+        room = self.capacity - len(self._in_flight)
+        if room > 0 and self._unsent:
+            self._in_flight += self._unsent[:room]
+            del self._unsent[:room]
+
+    def _drain(self) -> None:
+        """The client reads what is in flight; that makes room."""
+        if not self._reading or self.closed or not self._in_flight:
+            return
+        data = bytes(self._in_flight)
+        self._in_flight.clear()
+        self._world.trace("read", self.key, data)
+        if self.on_data is None:
+            self.received += data
+        else:
+            self.on_data(data)
+        if not self._unsent:
+            return
+        self._move()
+        self._world.after(DELAY_NS, self._drain)
+        self._broker.step([Unsent(self.key, len(self._unsent))])
+        if self._closing and not self._unsent:
+            self._world.after(DELAY_NS, lambda: self._end(self._closing))
+
+    def _schedule_arrival(self) -> None:
+        if self._outgoing and not self._arriving and not self._held and not self.closed:
+            self._arriving = True
+            self._world.after(DELAY_NS, self._arrive)
+
+    def _arrive(self) -> None:
+        """A piece of what the client sent reaches the node."""
+        self._arriving = False
+        if self._held or self.closed:
+            return
+        size = self._world.cut(len(self._outgoing))
+        data = bytes(self._outgoing[:size])
+        del self._outgoing[:size]
+        self._broker.step([Received(self.key, memoryview(data))])
+        self._schedule_arrival()
+
+    def _end(self, reason: str) -> None:
+        if self.closed:
+            return
+        self._drain()
+        self.closed = reason
+        self._broker.gone(self.key, reason)
+        if self.on_close is not None:
+            self.on_close(reason)
+
+
+class Broker:
+    """One node of a world, and the room that performs its effects."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
+        self.notes: list[Note] = []
+        self.accepting = True
+        self.stopped = False
+        self._pipes: dict[int, Pipe] = {}
+        self._last_key = 0
+        self._wake_ns = -1
+
+    def connect(self, capacity: int = 65_536) -> Pipe:
+        """Open a connection to it."""
+        self._last_key += 1
+        pipe = Pipe(self, self._last_key, capacity)
+        if not self.accepting:
+            pipe.closed = "refused"
+            return pipe
+        self._pipes[pipe.key] = pipe
+        self.step([Opened(pipe.key, f"simulated-{pipe.key}")])
+        return pipe
+
+    def stop(self, reason: str = "asked to") -> None:
+        """Ask it to end, as SIGTERM does."""
+        self.step([Stop(reason)])
+
+    def kill(self) -> None:
+        """End it at once: nobody is told, connections break."""
+        self.accepting = False
+        self.stopped = True
+        for pipe in list(self._pipes.values()):
+            pipe.finish("broken", flush=False)
+
+    def step(self, events: list[Event]) -> None:
+        """Step the node and perform what it wants, until nothing more comes of it at once."""
+        while events and not self.stopped:
+            answers: list[Event] = []
+            for effect in self.node.step(events, self.world.now()):
+                answers += PERFORM[type(effect)](self, effect) or []
+            events = answers
+
+    def gone(self, key: int, reason: str) -> None:
+        """A connection has ended."""
+        if self._pipes.pop(key, None) is not None:
+            self.step([Closed(key, reason)])
+
+    def _write(self, effect: Write) -> list[Event]:
+        pipe = self._pipes.get(effect.connection)
+        return [] if pipe is None else pipe.write(b"".join(effect.pieces), effect.report)
+
+    def _close(self, effect: Close) -> None:
+        pipe = self._pipes.get(effect.connection)
+        if pipe is not None:
+            pipe.finish(effect.reason, effect.flush)
+
+    def _hold(self, effect: Hold) -> None:
+        pipe = self._pipes.get(effect.connection)
+        if pipe is not None:
+            pipe.hold(effect.held)
+
+    def _wake_at(self, effect: WakeAt) -> None:
+        self._wake_ns = effect.ns
+        self.world.after(effect.ns - self.world.ns, lambda: self._tick(effect.ns))
+
+    def _tick(self, ns: int) -> None:
+        if ns == self._wake_ns:  # it was not replaced meanwhile
+            self.step([Tick()])
+
+    def _note(self, effect: Note) -> None:
+        self.notes.append(effect)
+
+    def _refuse(self, effect: Refuse) -> None:
+        self.accepting = False
+
+    def _stopped(self, effect: Stopped) -> None:
+        self.stopped = True
+
+
+PERFORM: dict[type[Effect], Callable[[Broker, Any], list[Event] | None]] = {
+    Write: Broker._write,
+    Close: Broker._close,
+    Hold: Broker._hold,
+    WakeAt: Broker._wake_at,
+    Note: Broker._note,
+    Refuse: Broker._refuse,
+    Stopped: Broker._stopped,
+}
+
+
+class World:
+    """Virtual time, and whatever happens in it."""
+
+    def __init__(self, seed: int = 0, cutting: bool = True) -> None:
+        self.random = Random(seed)
+        self.ns = 0
+        self._cutting = cutting  # bytes arrive cut at random places, not as they were sent
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._hash = hashlib.sha256()
+
+    def now(self) -> Now:
+        """Both clocks."""
+        return Now(self.ns, START_US + self.ns // 1000)
+
+    def broker(
+        self, name: str = "node", limits: Limits | None = None, heartbeat_ms: int = 10_000
+    ) -> Broker:
+        """A new node."""
+        identity = Identity(self.random.randbytes(16), name, 1)
+        node = Node(identity, limits or Limits(), heartbeat_ms, self.random)
+        return Broker(self, node)
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None:
+        """Do it then."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.ns + max(0, delay_ns), self._count, action))
+
+    def advance(self, ms: float) -> None:
+        """Let time pass, and all that happens in it."""
+        self.advance_to(self.ns + int(ms * 1_000_000))
+
+    def advance_to(self, end_ns: int) -> None:
+        """The same, to a moment that is not in the past."""
+        while self._queue and self._queue[0][0] <= end_ns:
+            self.ns, _, action = heapq.heappop(self._queue)
+            action()
+        self.ns = end_ns
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next thing happens, if anything does."""
+        return self._queue[0][0] if self._queue else None
+
+    def cut(self, size: int) -> int:
+        """How much of `size` bytes arrives at once."""
+        if not self._cutting or size <= 1:
+            return size
+        if self.random.random() < 0.3:
+            return self.random.randint(1, min(size, 40))
+        return self.random.randint(1, size)
+
+    def trace(self, what: str, key: int, data: bytes) -> None:
+        """Add to the story."""
+        head = f"{self.ns} {what} {key} {len(data)} ".encode()
+        self._hash.update(head + data)
+
+    @property
+    def trace_hash(self) -> str:
+        """The story so far, in one word."""
+        return self._hash.hexdigest()

@@ -1,0 +1,352 @@
+"""The client against a real node in memory, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from regraft import Disconnection, LocalError, RegraftError, Timestamp, WhenStalled, WorldError
+from regraft.limits import Limits
+from regraft.testing import Bus, virtual_time
+
+
+@virtual_time
+async def test_what_is_published_arrives_with_all_it_had() -> None:
+    async with Bus() as bus:
+        client = await bus.connect(client_id="me")
+        everything = await client.subscribe("#")
+        attributes = {
+            "b": True, "i": -5, "f": 1.5, "s": "grüß", "y": b"\x00\xff", "t": Timestamp(77),
+        }  # fmt: skip
+        await client.publish(
+            "a/b", b"body", attributes=attributes, priority=7, reply_to="answers", correlation="c-1"
+        )
+        message = await everything.next(timeout=1)
+        assert (message.topic, message.body, message.attributes) == ("a/b", b"body", attributes)
+        assert (message.priority, message.reply_to, message.correlation) == (7, "answers", "c-1")
+        assert message.id and message.timestamp_us
+
+
+@virtual_time
+async def test_ids_and_timestamps_can_be_switched_off() -> None:
+    async with Bus() as bus:
+        client = await bus.connect(message_ids=False, timestamps=False)
+        everything = await client.subscribe()
+        await client.publish("a", b"")
+        message = await everything.next(timeout=1)
+        assert (message.id, message.timestamp_us) == (None, None)
+
+
+@dataclass
+class Trade:
+    symbol: str
+    price: float
+
+
+@virtual_time
+async def test_bodies_may_be_text_json_and_dataclasses() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        everything = await client.subscribe()
+        for body in ("grüß", {"a": [1, None]}, Trade("ACME", 1.5), bytearray(b"x")):
+            await client.publish("t", body)
+        text, mapping, trade, raw = [await everything.next(timeout=1) for _ in range(4)]
+        assert (text.text(), text.content_type) == ("grüß", "text/plain; charset=utf-8")
+        assert (mapping.json(), mapping.content_type) == ({"a": [1, None]}, "application/json")
+        assert trade.json(Trade) == Trade("ACME", 1.5)
+        assert raw.body == b"x"
+        with pytest.raises(LocalError, match="a body may be"):
+            await client.publish("t", object())
+
+
+@virtual_time
+async def test_each_subscription_gets_what_matches_it_in_order() -> None:
+    async with Bus() as bus:
+        client, other = await bus.connect(), await bus.connect()
+        broad = await client.subscribe("a/#")
+        narrow = await client.subscribe("a/b", exact=True)
+        for n in range(100):
+            await other.publish("a/b" if n % 2 else "a/c", str(n))
+        await other.flush(timeout=5)
+        await asyncio.sleep(1)
+        assert [int((await broad.next(1)).text()) for _ in range(100)] == list(range(100))
+        assert [int((await narrow.next(1)).text()) for _ in range(50)] == list(range(1, 100, 2))
+        assert broad.pending() == narrow.pending() == 0
+
+
+@virtual_time
+async def test_batches_publish_many_and_async_for() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("n")
+        assert await client.publish_many("n", (str(n).encode() for n in range(5000))) == 5000
+        got: list[int] = []
+        async for batch in subscription.batches():
+            got += [int(message.body) for message in batch]
+            if len(got) == 5000:
+                break
+        assert got == list(range(5000))
+        await client.publish_many("n", [b"1", b"2", b"3"])
+        seen = []
+        async for message in subscription:
+            seen.append(message.body)
+            if len(seen) == 3:
+                await subscription.unsubscribe()
+        assert seen == [b"1", b"2", b"3"]
+
+
+@virtual_time
+async def test_callbacks_and_decorators() -> None:
+    async with Bus() as bus:
+        client = bus.client()
+        seen: list[Any] = []
+
+        @client.on("a")
+        def plain(message: Any) -> None:
+            seen.append(("plain", message.text()))
+
+        @client.on("a")
+        async def asynchronous(message: Any) -> None:
+            await asyncio.sleep(1)
+            seen.append(("async", message.text()))
+
+        await client.open()
+        await client.publish("a", "1")
+        await asyncio.sleep(5)
+        assert seen == [("plain", "1"), ("async", "1")]
+
+
+@virtual_time
+async def test_next_times_out_with_a_sentence() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("quiet")
+        with pytest.raises(WorldError, match="no message for 'quiet' within 3 s"):
+            await subscription.next(timeout=3)
+
+
+@virtual_time
+async def test_nothing_comes_after_unsubscribing() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        async with await client.subscribe("a") as subscription:
+            await client.publish("a", b"1", confirm=True)
+        await client.publish("a", b"2", confirm=True)
+        await asyncio.sleep(1)
+        assert [message.body async for message in subscription] == [b"1"]
+        with pytest.raises(LocalError, match="has ended"):
+            await subscription.next()
+
+
+@virtual_time
+async def test_a_confirmed_publication_says_why_it_was_refused() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        with pytest.raises(RegraftError, match="not published") as caught:
+            await client.publish("a", b"", confirm=True, delivery_mode=1)
+        assert caught.value.code.name == "not-supported"
+        refused: list[tuple[str, int]] = []
+        client.on_refused(lambda error, count: refused.append((error.code.name, count)))
+        await client.publish("a", b"", delivery_mode=1)
+        await client.publish("a", b"", confirm=True)
+        assert refused == [("not-supported", 1)]
+
+
+@virtual_time
+async def test_mistakes_are_told_before_anything_is_sent() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        with pytest.raises(LocalError, match="only a pattern may"):
+            await client.publish("a/+", b"")
+        with pytest.raises(LocalError, match="the last level"):
+            await client.subscribe("a/#/b")
+        with pytest.raises(LocalError, match="there is no header 'colour'"):
+            await client.publish("a", b"", colour="red")
+        with pytest.raises(LocalError, match="node takes 1048576 at most"):
+            await client.publish("a", bytes(2_000_000))
+        with pytest.raises(LocalError, match="may be bool, int, float"):
+            await client.publish("a", b"", attributes={"x": object()})  # type: ignore[dict-item]
+        subscription = await client.subscribe("a")
+        await client.publish("a", b"still works")
+        assert (await subscription.next(1)).body == b"still works"
+
+
+@virtual_time
+async def test_after_a_crash_the_client_comes_back_with_its_subscriptions() -> None:
+    async with Bus() as bus:
+        client, publisher = await bus.connect(), await bus.connect()
+        subscription = await client.subscribe("a")
+        lost: list[Disconnection] = []
+        back: list[bool] = []
+        client.on_disconnect(lost.append)
+        client.on_reconnect(lambda: back.append(True))
+        for round in range(5):
+            bus.kill()
+            await asyncio.sleep(2)
+            assert len(lost) == round + 1 and lost[-1].will_reconnect
+            assert not client.is_connected
+            bus.start()
+            await asyncio.sleep(10)
+            assert client.is_connected and len(back) == round + 1
+            await publisher.publish("a", str(round), confirm=True, timeout=20)
+            assert (await subscription.next(timeout=5)).text() == str(round)
+
+
+@virtual_time
+async def test_what_was_in_flight_when_the_node_died_is_reported() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        lost: list[Disconnection] = []
+        client.on_disconnect(lost.append)
+        await client.publish("a", b"1", confirm=True)
+        waiting = asyncio.create_task(client.publish("a", b"2", confirm=True))
+        await asyncio.sleep(0)
+        bus.kill()
+        with pytest.raises(WorldError, match="in flight"):
+            await waiting
+        assert lost[0].unconfirmed == 1
+
+
+@virtual_time
+async def test_publishing_waits_for_a_node_and_gives_up_in_time() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        bus.kill()
+        await asyncio.sleep(1)
+        with pytest.raises(WorldError, match="no connection within 2 s"):
+            await client.publish("a", b"", timeout=2)
+        bus.start()
+        await client.publish("a", b"", timeout=30, confirm=True)
+
+
+@virtual_time
+async def test_a_stopping_node_is_left_at_once() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        await client.subscribe("a")
+        bus.stop()
+        await asyncio.sleep(0.5)
+        assert not client.is_connected and client.is_open
+        bus.start()
+        await asyncio.sleep(10)
+        assert client.is_connected
+
+
+@virtual_time
+async def test_a_closed_client_says_so() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("a")
+        await client.close()
+        await client.close()
+        assert [message async for message in subscription] == []
+        for call in (client.publish("a", b""), client.subscribe("a"), client.open()):
+            with pytest.raises(LocalError, match="was closed"):
+                await call
+
+
+@virtual_time
+async def test_close_sends_what_was_published() -> None:
+    async with Bus() as bus:
+        client, other = await bus.connect(), await bus.connect()
+        subscription = await other.subscribe("a")
+        await client.publish("a", b"last words")
+        await client.close()
+        assert (await subscription.next(1)).body == b"last words"
+
+
+@virtual_time
+async def test_the_same_client_id_takes_over_and_the_first_stays_away() -> None:
+    async with Bus() as bus:
+        first = await bus.connect(client_id="me")
+        subscription = await first.subscribe("a")
+        await bus.connect(client_id="me")
+        with pytest.raises(WorldError, match="connected again"):
+            await subscription.next(timeout=5)
+        assert not first.is_open
+
+
+@virtual_time
+async def test_a_slow_reader_slows_the_publisher_down_and_loses_nothing() -> None:
+    async with Bus(limits=Limits(queue_messages=50, window_messages=20)) as bus:
+        reader = await bus.connect(queue_messages=10)
+        publisher = await bus.connect()
+        subscription = await reader.subscribe("a")
+
+        async def publish() -> None:
+            for n in range(1000):
+                await publisher.publish("a", str(n))
+
+        task = asyncio.create_task(publish())
+        got = []
+        for _ in range(1000):
+            got.append(int((await subscription.next(timeout=10)).text()))
+            await asyncio.sleep(0.01)
+            if len(got) == 100:
+                assert not task.done()
+        assert got == list(range(1000))
+        await task
+
+
+@pytest.mark.parametrize("policy", [WhenStalled.DROP_OLDEST, WhenStalled.DROP_NEWEST])
+def test_who_stops_taking_gets_what_its_policy_leaves(policy: WhenStalled) -> None:
+    @virtual_time
+    async def scene() -> None:
+        async with Bus(limits=Limits(queue_messages=50)) as bus:
+            reader = await bus.connect(queue_messages=10, when_stalled=policy)
+            publisher = await bus.connect()
+            subscription = await reader.subscribe("a")
+            missed: list[int] = []
+            reader.on_missed(lambda count, reason: missed.append(count))
+            for n in range(500):
+                await publisher.publish("a", str(n), timeout=60)
+            await publisher.flush(timeout=60)
+            await asyncio.sleep(30)
+            got = [int((await subscription.next(timeout=5)).text())]
+            while len(got) + sum(missed) < 500:
+                got.append(int((await subscription.next(timeout=5)).text()))
+            assert got == sorted(set(got)) and sum(missed) > 0
+            assert (got[-1] == 499) == (policy == WhenStalled.DROP_OLDEST)
+
+    scene()
+
+
+@virtual_time
+async def test_who_stops_taking_is_disconnected_with_a_sentence() -> None:
+    async with Bus(limits=Limits(queue_messages=50)) as bus:
+        reader = await bus.connect(queue_messages=10, reconnect=False)
+        publisher = await bus.connect()
+        subscription = await reader.subscribe("a")
+        for n in range(200):
+            await publisher.publish("a", str(n), timeout=60)
+        await asyncio.sleep(30)
+        with pytest.raises(WorldError, match="read faster, or ask for another policy"):
+            while True:
+                await subscription.next(timeout=5)
+
+
+@virtual_time
+async def test_a_silent_node_is_noticed() -> None:
+    async with Bus() as bus:
+        client = await bus.connect(heartbeat=1.0, reconnect=False)
+        subscription = await client.subscribe("a")
+        bus._node().stopped = True  # it does nothing any more, and nobody hangs up
+        with pytest.raises(WorldError, match="nothing was heard"):
+            await subscription.next(timeout=60)
+
+
+def test_the_same_test_tells_the_same_story() -> None:
+    @virtual_time
+    async def scene() -> str:
+        async with Bus(seed=3) as bus:
+            client = await bus.connect(message_ids=False, timestamps=False)
+            subscription = await client.subscribe("#")
+            await client.publish_many("a", [bytes(n) for n in range(100)])
+            for _ in range(100):
+                await subscription.next(1)
+            return bus.trace_hash
+
+    assert scene() == scene()
