@@ -47,7 +47,18 @@ DOORS = {
     *("asyncio", "logging", "os", "random", "selectors", "socket"),
     *("ssl", "threading", "time", "uvloop"),
 }
-OPEN_ROOMS = {"runtime", "client", "cli", "commands", "testing", "console", "pipeline", "config", "__init__", "__main__"}
+OPEN_ROOMS = {
+    "runtime",
+    "client",
+    "cli",
+    "commands",
+    "testing",
+    "console",
+    "pipeline",
+    "config",
+    "__init__",
+    "__main__",
+}
 OPEN_FILES = {("kernels", "__init__.py")}
 OPEN_DOORS = {"simulate": {"random"}}  # seeded
 

@@ -45,6 +45,7 @@ class Limits:
     windows_bytes_total: int = 256 * MIB  # shared by all publishers
     topics_cached: int = 65_536  # routes remembered, for all
     topics_cached_per_session: int = 256
+    variants_cached: int = 1024  # outcomes of the selectors of a topic, remembered
     heartbeat_ms_min: int = 100
     heartbeat_ms_max: int = 300_000
     stall_ms: int = 5_000  # without progress, a subscriber falls to its policy

@@ -72,7 +72,7 @@ def ignore_a_subscription(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def keep_after_unsubscribing(original: Callable[..., Any]) -> Callable[..., Any]:
     def remove(self: SubscriptionTable, taker: int, subscription: int) -> None:
-        pattern, exact = self._held[taker].pop(subscription)
+        self._held[taker].pop(subscription)
         self.size -= 1
 
     return remove

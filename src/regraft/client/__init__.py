@@ -10,9 +10,10 @@ async with await regraft.connect() as client:
 """
 
 from regraft.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
-from regraft.client.client import Client, Disconnection, connect
+from regraft.client.client import Client, connect
 from regraft.client.options import Options, WhenStalled
 from regraft.client.subscription import Subscription
+from regraft.client.upkeep import Disconnection
 
 __all__ = [
     "BlockingClient",

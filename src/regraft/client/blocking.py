@@ -15,6 +15,7 @@ from regraft.client.subscription import EndedError, Subscription
 from regraft.errors import LocalError
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.message import Value
+from regraft.model.selector import Selector
 
 Result = TypeVar("Result")
 
@@ -129,14 +130,24 @@ class BlockingSubscription:
         self._client = client
         self._subscription = subscription
 
-    def next(self, timeout: float | None = None) -> ReceivedMessage:
-        """The next message; after `timeout` seconds without one, a `timed-out` error."""
-        return self._client._run(self._subscription.next(timeout))
+    def next(
+        self, timeout: float | None = None, *, where: str | Selector | None = None
+    ) -> ReceivedMessage:
+        """The next message: see `Subscription.next`."""
+        return self._client._run(self._subscription.next(timeout, where=where))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         while True:
             try:
-                yield from self._client._run(self._subscription.next_batch())
+                yield self._client._run(self._subscription.next())
+            except EndedError:
+                return
+
+    def batches(self) -> Iterator[list[ReceivedMessage]]:
+        """Messages as they arrived together: the fastest way to take many."""
+        while True:
+            try:
+                yield self._client._run(self._subscription.next_batch())
             except EndedError:
                 return
 

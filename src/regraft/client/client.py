@@ -4,59 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-import os
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from regraft import __version__
-from regraft.client.address import Address, resolve
-from regraft.client.link import (
-    Arrived,
-    Batch,
-    Confirmed,
-    Failed,
-    Leaving,
-    Link,
-    LinkEvent,
-    Missed,
-    Refused,
-    Settled,
-    Welcomed,
-)
+from regraft.client.link import Link
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers
 from regraft.client.subscription import EndedError, Subscription
-from regraft.errors import LocalError, PeerError, RegraftError, WorldError
+from regraft.client.upkeep import Upkeep, log
+from regraft.errors import LocalError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.message import Value
 from regraft.model.topics import check_pattern, check_topic
 from regraft.wire import native
 
 FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting for the loop
-HEARTBEATS_MISSED_MAX = 3
 TOPICS_CACHED = 4096
 
-# After these a new attempt would end in the same way.
-PERMANENT = {"unsupported-version", "unsupported-feature", "unknown-protocol", "taken-over"}
-
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
-Connector = Callable[[Callable[[], asyncio.Protocol], Address], Awaitable[Any]]
-
-log = logging.getLogger("regraft.client")
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnection:
-    """A connection was lost. `unconfirmed` messages may or may not have reached the node."""
-
-    error: RegraftError
-    unconfirmed: int
-    will_reconnect: bool
 
 
 async def connect(target: str | None = None, options: Options | None = None, **more: Any) -> Client:
@@ -70,34 +37,7 @@ async def connect(target: str | None = None, options: Options | None = None, **m
     return client
 
 
-async def _dial(factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(factory, address.host, address.port)
-    return transport
-
-
-class _Wire(asyncio.Protocol):
-    """Hands what happens to a socket to the client, with the link it belongs to."""
-
-    def __init__(self, client: Client, link: Link) -> None:
-        self._client = client
-        self.link = link
-
-    def data_received(self, data: bytes) -> None:
-        self._client._received(self.link, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._client._lost(self.link, exc)
-
-    def pause_writing(self) -> None:
-        self._client._writable = False
-
-    def resume_writing(self) -> None:
-        self._client._writable = True
-        self._client._make_room()
-
-
-class Client:
+class Client(Upkeep):
     """Publishes and subscribes. Make one with `connect()`, and close it, or use it as a context.
 
     It reconnects by itself, to the next address that answers, and subscribes again. Messages are
@@ -105,48 +45,9 @@ class Client:
     `on_disconnect`, and to whoever awaits a confirmation.
     """
 
-    def __init__(
-        self,
-        target: str | None = None,
-        options: Options | None = None,
-        *,
-        connector: Connector = _dial,
-        **more: Any,
-    ) -> None:
-        if options is not None and more:
-            raise LocalError("bad-configuration", "give options or single settings, not both")
-        try:
-            self.options = options or Options(**more)
-        except TypeError as error:
-            raise LocalError("bad-configuration", f"no such option: {error}") from None
-        self._target = target
-        self._connector = connector
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: Link | None = None  # open, or None
-        self._transport: Any = None
-        self._writable = True
-        self._flushing = False
-        self._room: asyncio.Event = asyncio.Event()
-        self._ended: asyncio.Event = asyncio.Event()
-        self._failure: RegraftError | None = None  # why it is closed
-        self._closing = False
-        self._keeper: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._subscriptions: dict[int, Subscription] = {}
-        self._last_subscription = 0
-        self._answers: dict[int, asyncio.Future[None]] = {}
-        self._confirmations: dict[int, asyncio.Future[None]] = {}
-        self._barrier_due = False
-        self._welcome: native.Welcome | None = None
-        self._opening: asyncio.Future[None] | None = None
-        self._break: asyncio.Future[RegraftError] | None = None
-        self._heard = 0.0
-        self._spoke = 0.0
+    def __init__(self, target: str | None = None, options: Options | None = None, **more: Any):
+        super().__init__(target, options, **more)
         self._topics: dict[str, bytes] = {}
-        self._on_disconnect: list[Callable[[Disconnection], None]] = []
-        self._on_reconnect: list[Callable[[], None]] = []
-        self._on_refused: list[Callable[[RegraftError, int], None]] = []
-        self._on_missed: list[Callable[[int, str], None]] = []
         self._wanted: list[tuple[str, str, bool, Callback]] = []
 
     # ------------------------------------------------------------------------- life
@@ -204,42 +105,6 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is usable; it may be reconnecting."""
-        return self._failure is None
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether a node is there now."""
-        return self._link is not None
-
-    @property
-    def client_id(self) -> str:
-        """The id by which nodes know this client."""
-        return self._welcome.client_id if self._welcome is not None else self.options.client_id
-
-    @property
-    def node_name(self) -> str:
-        """The name of the node it is, or was last, connected to."""
-        return self._welcome.node_name if self._welcome is not None else ""
-
-    def on_disconnect(self, callback: Callable[[Disconnection], None]) -> None:
-        """Call this when a connection is lost."""
-        self._on_disconnect.append(callback)
-
-    def on_reconnect(self, callback: Callable[[], None]) -> None:
-        """Call this when a node is there again and all subscriptions were sent to it."""
-        self._on_reconnect.append(callback)
-
-    def on_refused(self, callback: Callable[[RegraftError, int], None]) -> None:
-        """Call this with the error and the number of messages that a node did not take."""
-        self._on_refused.append(callback)
-
-    def on_missed(self, callback: Callable[[int, str], None]) -> None:
-        """Call this with the number of messages for us that a node dropped, and why."""
-        self._on_missed.append(callback)
 
     # ------------------------------------------------------------------- publishing
 
@@ -336,46 +201,6 @@ class Client:
             self._topics.clear()
         encoded = self._topics[topic] = topic.encode()
         return encoded
-
-    def _flush(self) -> None:
-        """Write what has been gathered."""
-        self._flushing = False
-        link = self._link
-        if link is None:
-            return
-        if link.outbox.used:
-            self._write(link.outbox.take())
-        if self._barrier_due:
-            self._barrier_due = False
-            self._write(link.barrier())
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and data:
-            assert self._loop is not None
-            self._spoke = self._loop.time()
-            link = self._link
-            if link is not None and link.outbox.used:  # keep the order
-                data = link.outbox.take() + data
-            self._transport.write(data)
-
-    async def _wait_for_room(self, timeout: float | None) -> Link:
-        self._check_usable()
-        if self._keeper is None:
-            raise LocalError("closed", "this client is not open yet; await client.open()")
-        try:
-            async with asyncio.timeout(timeout):
-                while self._link is None or not self._link.has_room or not self._writable:
-                    self._room.clear()
-                    self._flush()
-                    await self._room.wait()
-                    self._check_usable()
-        except TimeoutError:
-            if self._link is None:
-                text = f"no connection within {timeout} s: {self._where()}"
-            else:
-                text = f"the node gave no credit within {timeout} s: a subscriber is slow"
-            raise WorldError("timed-out", text) from None
-        return self._link
 
     async def _confirmation(self, ordinal: int, timeout: float | None) -> None:
         assert self._loop is not None
@@ -490,246 +315,3 @@ class Client:
             raise WorldError("timed-out", f"the node did not answer in {timeout} s") from None
         finally:
             self._answers.pop(id, None)
-
-    def _taken(self, batch: Batch) -> None:
-        """The application is done with some messages: the node may send more."""
-        if self._link is not None:
-            self._write(self._link.taken(batch))
-
-    # ------------------------------------------------------------------- connection
-
-    async def _wait_for_link(self, timeout: float | None) -> None:
-        if self._link is None:
-            await self._wait_for_room(timeout)
-
-    async def _connect_somewhere(self) -> None:
-        """Try the addresses in turn, until one of them is a node."""
-        errors = []
-        for address in resolve(self._target):
-            try:
-                await self._connect_to(address)
-                return
-            except OSError as error:
-                reason = os.strerror(error.errno) if error.errno else str(error)
-                errors.append(f"{address} ({reason})")
-            except WorldError as error:
-                errors.append(f"{address} ({error.text})")
-        raise WorldError(
-            "unreachable",
-            f"no node answers at {', '.join(errors)}; start one with `regraft serve`",
-        )
-
-    async def _connect_to(self, address: Address) -> None:
-        assert self._loop is not None
-        options = self.options
-        hello = native.Hello(
-            version_min=native.VERSION,
-            version_max=native.VERSION,
-            client_id=self.client_id,
-            agent=f"regraft-python/{__version__}",
-            heartbeat_ms=int(options.heartbeat * 1000),
-            when_stalled=options.when_stalled,
-            credit_messages=options.queue_messages,
-            credit_bytes=options.queue_bytes,
-        )
-        link = Link(hello, random.getrandbits(63))
-        self._opening = self._loop.create_future()
-        self._break = self._loop.create_future()
-        self._writable = True
-        transport = await self._connector(lambda: _Wire(self, link), address)
-        try:
-            transport.write(link.open())
-            await self._opening
-        except BaseException:
-            transport.close()
-            raise
-        self._transport = transport
-        self._link = link
-        self._heard = self._spoke = self._loop.time()
-        for subscription in self._subscriptions.values():
-            question = native.Subscribe(
-                subscription.id, subscription.pattern, subscription.where, subscription.exact
-            )
-            self._write(native.encode(question))
-        self._make_room()
-
-    async def _keep(self) -> None:
-        """Keep a connection: heartbeats while there is one, attempts while there is none."""
-        while True:
-            assert self._break is not None
-            error = await self._watch(self._break)
-            unconfirmed = self._forget_link(error)
-            again = self.options.reconnect and error.code.name not in PERMANENT
-            if self._closing:
-                again = False
-            for callback in self._on_disconnect:
-                callback(Disconnection(error, unconfirmed, again))
-            if not again:
-                self._fail(error)
-                return
-            log.info("connection lost, will reconnect: %s", error)
-            if not await self._reconnect():
-                return
-            for reconnected in self._on_reconnect:
-                reconnected()
-
-    async def _watch(self, broken: asyncio.Future[RegraftError]) -> RegraftError:
-        """Send and expect heartbeats until the connection breaks."""
-        assert self._loop is not None and self._welcome is not None
-        period = max(self._welcome.heartbeat_ms, 100) / 1000
-        while True:
-            await asyncio.wait([broken], timeout=period / 2)
-            if broken.done():
-                return broken.result()
-            now = self._loop.time()
-            if now - self._heard > HEARTBEATS_MISSED_MAX * period:
-                text = f"nothing was heard from the node for {now - self._heard:.1f} s"
-                if self._transport is not None:
-                    self._transport.abort()
-                return WorldError("heartbeat-lost", text)
-            if now - self._spoke >= period / 2:
-                self._write(native.encode(native.Heartbeat()))
-
-    async def _reconnect(self) -> bool:
-        """Try until a node answers; false if it never will."""
-        delay = self.options.reconnect_delay
-        while True:
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            try:
-                async with asyncio.timeout(self.options.connect_timeout):
-                    await self._connect_somewhere()
-                return True
-            except (RegraftError, TimeoutError) as error:
-                if isinstance(error, RegraftError) and error.code.name in PERMANENT:
-                    self._fail(error)
-                    return False
-                log.debug("not yet: %s", error)
-            delay = min(2 * delay, self.options.reconnect_delay_max)
-
-    def _forget_link(self, error: RegraftError) -> int:
-        """The connection is gone; the number of messages whose fate is not known."""
-        link, self._link = self._link, None
-        self._transport = None
-        unconfirmed = link.sent_messages - link.confirmed if link is not None else 0
-        waiting = [*self._answers.values(), *self._confirmations.values()]
-        self._confirmations.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(WorldError("connection-lost", f"in flight: {error.text}"))
-                future.exception()  # whoever waits gets it; nobody need
-        return unconfirmed
-
-    def _fail(self, error: RegraftError) -> None:
-        """It will not work again: tell everybody who waits."""
-        if self._failure is None:
-            self._failure = error
-        for subscription in self._subscriptions.values():
-            subscription.end(None if self._closing else error)
-        self._room.set()
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _where(self) -> str:
-        return self._target or "the node of this machine (127.0.0.1:7447)"
-
-    # -------------------------------------------------------------- what is received
-
-    def _received(self, link: Link, data: bytes) -> None:
-        assert self._loop is not None
-        self._heard = self._loop.time()
-        try:
-            for event in link.receive(data):
-                if type(event) is Arrived:
-                    self._arrived(event)
-                else:
-                    self._handle(link, event)
-        except PeerError as error:
-            self._broken(error)
-            if self._transport is not None:
-                self._transport.abort()
-            return
-        if link.has_room:
-            self._make_room()
-
-    def _arrived(self, event: Arrived) -> None:
-        batch = event.batch
-        takers = [
-            subscription
-            for id in event.subscriptions
-            if (subscription := self._subscriptions.get(id)) is not None
-        ]
-        batch.waiting = len(takers)
-        for subscription in takers:
-            subscription.push(batch)
-        if not takers:
-            self._taken(batch)
-
-    def _handle(self, link: Link, event: LinkEvent) -> None:
-        match event:
-            case Welcomed(welcome):
-                self._welcome = welcome
-                if self._opening is not None and not self._opening.done():
-                    self._opening.set_result(None)
-            case Settled(id, error):
-                self._settled(id, error)
-            case Confirmed(ordinal):
-                for key in [key for key in self._confirmations if key <= ordinal]:
-                    _resolve(self._confirmations.pop(key), None)
-            case Refused():
-                self._refused(event)
-            case Missed(messages, reason):
-                log.warning("the node dropped %d messages for us: %s", messages, reason)
-                for callback in self._on_missed:
-                    callback(messages, reason)
-            case Leaving(reason, _):
-                self._broken(WorldError("shutting-down", f"the node says: {reason}"))
-                self._write(native.encode(native.Bye()))
-            case Failed(error):
-                self._broken(error)
-
-    def _settled(self, id: int, error: RegraftError | None) -> None:
-        future = self._answers.get(id)
-        if future is not None:
-            _resolve(future, error)
-        elif error is not None and id in self._subscriptions:
-            self._subscriptions.pop(id).end(error)  # refused when it was repeated
-
-    def _refused(self, event: Refused) -> None:
-        told = False
-        for ordinal in [
-            key
-            for key in self._confirmations
-            if event.ordinal <= key < event.ordinal + event.messages
-        ]:
-            _resolve(self._confirmations.pop(ordinal), event.error)
-            told = True
-        for callback in self._on_refused:
-            callback(event.error, event.messages)
-        if not told and not self._on_refused:
-            log.warning("%d messages were refused: %s", event.messages, event.error)
-
-    def _lost(self, link: Link, exc: Exception | None) -> None:
-        reason = f": {exc}" if exc is not None else ""
-        self._broken(WorldError("connection-lost", f"the node closed the connection{reason}"))
-
-    def _broken(self, error: RegraftError) -> None:
-        """The first reason counts."""
-        if self._opening is not None and not self._opening.done():
-            self._opening.set_exception(error)
-        if self._break is not None and not self._break.done():
-            self._break.set_result(error)
-
-    def _make_room(self) -> None:
-        if not self._room.is_set():
-            self._room.set()
-
-
-def _resolve(future: asyncio.Future[None], error: RegraftError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -10,6 +10,7 @@ from types import TracebackType
 from regraft.client.link import Batch
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
+from regraft.model.selector import Selector
 
 
 class Subscription:
@@ -34,44 +35,65 @@ class Subscription:
         self.exact = exact
         self._taken = taken
         self._unsubscribe = unsubscribe
-        self._batches: deque[Batch] = deque()
-        self._current: list[ReceivedMessage] = []  # of the first batch, reversed
+        self._ready: deque[ReceivedMessage] = deque()
+        self._batches: deque[Batch] = deque()  # what is ready came in these,
+        self._left = 0  # and of the first of them so many are left
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._error: RegraftError | None = None
 
     # ------------------------------------------------------------ for the application
 
-    async def next(self, timeout: float | None = None) -> ReceivedMessage:
-        """The next message; after `timeout` seconds without one, a `timed-out` error."""
-        while not self._current:
+    async def next(
+        self, timeout: float | None = None, *, where: str | Selector | None = None
+    ) -> ReceivedMessage:
+        """The next message; after `timeout` seconds without one, a `timed-out` error.
+
+        With `where`, the next one for which the selector is true; the others stay in their order.
+        """
+        if where is not None:
+            return await self._next_where(timeout, where)
+        while not self._ready:
             await self._arrival(timeout)
         return self._pop()
 
+    async def _next_where(self, timeout: float | None, where: str | Selector) -> ReceivedMessage:
+        selector = Selector.parse(where) if isinstance(where, str) else where
+        clock = asyncio.get_running_loop()
+        deadline = None if timeout is None else clock.time() + timeout
+        looked_at = 0
+        while True:
+            for index in range(looked_at, len(self._ready)):
+                message = self._ready[index]
+                if selector.matches(message.message):
+                    del self._ready[index]
+                    self._spend(1)
+                    return message
+            looked_at = len(self._ready)
+            await self._arrival(None if deadline is None else max(0.0, deadline - clock.time()))
+
+    async def next_batch(self, timeout: float | None = None) -> list[ReceivedMessage]:
+        """All that has arrived, at least one message."""
+        while not self._ready:
+            await self._arrival(timeout)
+        messages = list(self._ready)
+        self._ready.clear()
+        self._spend(len(messages))
+        return messages
+
     def pending(self) -> int:
         """How many messages have arrived and were not taken yet."""
-        batches = iter(self._batches)
-        if self._current:
-            next(batches)  # of which the current ones are what is left
-        return len(self._current) + sum(len(batch.messages) for batch in batches)
+        return len(self._ready)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        ready = self._ready
         try:
             while True:
-                while self._current:
+                while ready:
                     yield self._pop()
                 await self._arrival(None)
         except EndedError:
             return
-
-    async def next_batch(self, timeout: float | None = None) -> list[ReceivedMessage]:
-        """The messages that arrived together next, at least one."""
-        while not self._current:
-            await self._arrival(timeout)
-        messages = self._current[::-1]
-        self._current = []
-        self._finish_batch()
-        return messages
 
     async def batches(self) -> AsyncIterator[list[ReceivedMessage]]:
         """Messages as they arrived together: the fastest way to take many."""
@@ -107,7 +129,10 @@ class Subscription:
         if self._ended:
             self._release(batch)
             return
+        if not self._batches:
+            self._left = len(batch.messages)
         self._batches.append(batch)
+        self._ready.extend(batch.messages)
         self._wake()
 
     def end(self, error: RegraftError | None = None) -> None:
@@ -121,10 +146,7 @@ class Subscription:
             self._waiter.set_result(None)
 
     async def _arrival(self, timeout: float | None) -> None:
-        """Make the next batch the current one, or wait until there is one."""
-        if self._batches:
-            self._current = self._batches[0].messages[::-1]
-            return
+        """Wait until more has arrived."""
         if self._ended:
             raise self._error or EndedError()
         if self._waiter is not None:
@@ -140,13 +162,22 @@ class Subscription:
             self._waiter = None
 
     def _pop(self) -> ReceivedMessage:
-        message = self._current.pop()
-        if not self._current:
+        self._left -= 1
+        if self._left == 0:
             self._finish_batch()
-        return message
+        return self._ready.popleft()
+
+    def _spend(self, count: int) -> None:
+        """So many messages were taken: the batches they came in, as far as they are used up."""
+        while count >= self._left and self._batches:
+            count -= self._left
+            self._finish_batch()
+        self._left -= count
 
     def _finish_batch(self) -> None:
-        self._release(self._batches.popleft())
+        batch = self._batches.popleft()
+        self._left = len(self._batches[0].messages) if self._batches else 0
+        self._release(batch)
 
     def _release(self, batch: Batch) -> None:
         batch.waiting -= 1

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
+from regraft.kernels.selection cimport Choice
 from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, put_header, put_u32, u32, writable, writable_p
 
 cdef enum:
@@ -59,7 +60,7 @@ cdef class Route:
     cdef readonly list outlets
     cdef readonly list subscriptions
     cdef readonly int refusal
-    cdef readonly object condition
+    cdef readonly Choice choice
 
 @cython.final
 cdef class Source:

@@ -36,6 +36,7 @@ if not cython.compiled:
         u32,
         writable,
     )
+    from regraft.kernels.selection import Choice
 
     STOP_END = 0
     STOP_CONTROL = 1
@@ -177,20 +178,20 @@ class Outlet:
 class Route:
     """Who takes the messages of a topic: outlets, each with its subscriptions, encoded.
 
-    `refusal` is an error code for topics that may not be published to. `condition` is the seam for
-    selectors: called with (view, start, end) of an envelope, it returns the route for it.
+    `refusal` is an error code for topics that may not be published to. Where takers have selectors
+    there is a `choice`, which knows the route for each message.
     """
 
     def __init__(
         self,
         takers: list[tuple[Outlet, bytes]],
         refusal: int = 0,
-        condition: Callable[[Any, int, int], Route] | None = None,
+        choice: Choice | None = None,
     ) -> None:
         self.outlets = [outlet for outlet, _ in takers]
         self.subscriptions = [ids for _, ids in takers]
         self.refusal = refusal
-        self.condition = condition
+        self.choice = choice
 
 
 class Source:
@@ -332,8 +333,8 @@ class Lane:
         if route.refusal or scan.special:
             self.refuse(source, route.refusal or NOT_SUPPORTED)
             return
-        if route.condition is not None:
-            route = route.condition(view, pos + HEADER, end)
+        if route.choice is not None:
+            route = route.choice.decide(scan, p, pos + HEADER, end)
         if route is not self.run_route or pos != self.run_end:
             self.emit(view, p)
             self.run_route = route

@@ -124,7 +124,7 @@ class Test:
             if not self.find(scan, p):
                 return UNKNOWN
             return self.holds(p)
-        if op == AND or op == OR:
+        if op in (AND, OR):
             return self.connect(scan, p, start, end)
         if op == NOT:
             term = self.terms[0]
@@ -160,7 +160,7 @@ class Test:
     def find(self, scan: Scan, p: Any) -> bool:
         """Look the name up; whether it is there."""
         where = self.where
-        if where == ATTRIBUTE or where == CONTEXT:
+        if where in (ATTRIBUTE, CONTEXT):
             for k in range(scan.names):
                 if scan.name_field[k] == where and same_name(
                     p, scan.name_at[k], scan.name_length[k], self.name
@@ -186,7 +186,7 @@ class Test:
             self.found_real = as_double(raw)
         elif kind == INT:
             self.found_number = as_signed(raw)
-        elif kind == BOOL or kind == TIMESTAMP:
+        elif kind in (BOOL, TIMESTAMP):
             self.found_number = raw
         else:
             self.found_end = scan.value_end[k]
@@ -195,7 +195,7 @@ class Test:
     def order(self, p: Any) -> int:
         """-1, 0 or 1: how what was found stands to the literal; 2 if they do not compare."""
         kind = self.found_kind
-        if kind == INT or kind == FLOAT:
+        if kind in (INT, FLOAT):
             if self.kind == INT:
                 if kind == INT:
                     return order_ints(self.found_number, self.number)
@@ -208,7 +208,7 @@ class Test:
             return 2
         if kind != self.kind:
             return 2
-        if kind == STRING or kind == BYTES:
+        if kind in (STRING, BYTES):
             return order_bytes(p, self.found_at, self.found_end, self.text)
         return order_ints(self.found_number, self.number)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
+from regraft.model.selector import Selector
 from regraft.model.topics import check_pattern
 from regraft.node.connection import Connection, State
 from regraft.node.deadlines import Deadlines
@@ -21,7 +22,7 @@ from regraft.wire import native
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
-FEATURES = ("topics", "credit", "stall-policies")
+FEATURES = ("topics", "selectors", "credit", "stall-policies")
 ANONYMOUS = "anonymous"
 
 
@@ -158,12 +159,18 @@ class Control:
         """Confirm it, then route to it; or say why not."""
         try:
             self._check_subscription(c, message)
+            selector = self._selector(message.selector)
         except RegraftError as error:
             report = native.Error.of(error, subscription=message.id)
             self._outflow.send_in_place(c, report, now)
             return
         self._outflow.send_in_place(c, native.Subscribed(message.id), now)
-        self._router.subscribe(c.key, message.id, message.pattern, message.exact)
+        self._router.subscribe(c.key, message.id, message.pattern, message.exact, selector)
+
+    def _selector(self, text: str) -> Selector | None:
+        if not text:
+            return None
+        return Selector.parse(text, self._limits.selector_bytes)
 
     def _check_subscription(self, c: Connection, message: native.Subscribe) -> None:
         assert c.session is not None
@@ -175,8 +182,6 @@ class Control:
                 "subscription-in-use", f"this session already has a subscription {message.id}"
             )
         check_pattern(message.pattern)
-        if message.selector:
-            raise LocalError("not-supported", "this node does not evaluate selectors yet")
         limits = self._limits
         if len(held) >= limits.subscriptions_per_session:
             raise LocalError(

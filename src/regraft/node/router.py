@@ -6,11 +6,14 @@ takers share one route, so that the lane can join their messages to one run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from regraft.errors import CODES, LocalError
 from regraft.kernels.lane import Lane, Outlet, Route, Source
+from regraft.kernels.selection import Choice, Test, compile_selector
 from regraft.limits import Limits
+from regraft.model.selector import Selector
 from regraft.model.topics import check_topic
 from regraft.model.varint import write_varint
 from regraft.routing.table import SubscriptionTable
@@ -36,6 +39,10 @@ class Router:
         self._routes: dict[bytes, Route] = {}
         self._shared: dict[tuple[tuple[int, bytes], ...], Route] = {}
         self._encoded: dict[tuple[int, ...], bytes] = {}
+        self._selectors: dict[tuple[int, int], Selector] = {}
+        self._uses: Counter[Selector] = Counter()
+        self._tests: dict[Selector, Test] = {}
+        self._variants_max = limits.variants_cached
         self._refused = {
             name: Route([], refusal=CODES[name].number) for name in ("bad-topic", "not-authorized")
         }
@@ -48,6 +55,8 @@ class Router:
     def dismiss(self, key: int) -> None:
         """It is gone."""
         if self.table.held(key):
+            for subscription in self.table.held(key):
+                self._forget_selector(key, subscription)
             self.table.remove_all(key)
             self.changed()
         outlet = self._outlets.pop(key, None)
@@ -55,15 +64,30 @@ class Router:
             outlet.clear()
         self._principals.pop(key, None)
 
-    def subscribe(self, key: int, subscription: int, pattern: str, exact: bool) -> None:
+    def subscribe(
+        self, key: int, subscription: int, pattern: str, exact: bool, selector: Selector | None
+    ) -> None:
         """Route what matches to it."""
         self.table.add(key, subscription, pattern, exact)
+        if selector is not None:
+            self._selectors[key, subscription] = selector
+            self._uses[selector] += 1
+            if selector not in self._tests:
+                self._tests[selector] = compile_selector(selector)
         self.changed()
 
     def unsubscribe(self, key: int, subscription: int) -> None:
         """Route it no more."""
         self.table.remove(key, subscription)
+        self._forget_selector(key, subscription)
         self.changed()
+
+    def _forget_selector(self, key: int, subscription: int) -> None:
+        selector = self._selectors.pop((key, subscription), None)
+        if selector is not None:
+            self._uses[selector] -= 1
+            if not self._uses[selector]:
+                del self._uses[selector], self._tests[selector]
 
     def changed(self) -> None:
         """Forget the routes that were worked out."""
@@ -92,13 +116,42 @@ class Router:
         return route
 
     def _work_out(self, topic: str) -> Route:
-        takers = tuple(
-            (key, self._encode(tuple(ids))) for key, ids in sorted(self.table.takers(topic).items())
-        )
-        route = self._shared.get(takers)
+        takers = self.table.takers(topic)
+        wanted = {
+            selector: None
+            for key, ids in takers.items()
+            for id in ids
+            if (selector := self._selectors.get((key, id))) is not None
+        }
+        if not wanted:
+            return self._share(takers)
+        return Route([], choice=self._choice(takers, list(wanted)))
+
+    def _choice(self, takers: dict[int, list[int]], selectors: list[Selector]) -> Choice:
+        """Each selector is evaluated once for a message, however many subscriptions have it."""
+
+        def build(true: list[int]) -> Route:
+            holds = {selectors[index] for index in true}
+            left = {
+                key: [
+                    id
+                    for id in ids
+                    if (selector := self._selectors.get((key, id))) is None or selector in holds
+                ]
+                for key, ids in takers.items()
+            }
+            return self._share({key: ids for key, ids in left.items() if ids})
+
+        tests = [self._tests[selector] for selector in selectors]
+        return Choice(tests, self._variants_max, build)
+
+    def _share(self, takers: dict[int, list[int]]) -> Route:
+        """The one route of these takers."""
+        key = tuple((key, self._encode(tuple(ids))) for key, ids in sorted(takers.items()))
+        route = self._shared.get(key)
         if route is None:
-            route = Route([(self._outlets[key], ids) for key, ids in takers])
-            self._shared[takers] = route
+            route = Route([(self._outlets[taker], ids) for taker, ids in key])
+            self._shared[key] = route
         return route
 
     def _encode(self, ids: tuple[int, ...]) -> bytes:

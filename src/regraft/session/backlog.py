@@ -122,6 +122,25 @@ class Backlog:
         """Drop from the front until no bound is exceeded: messages, bytes."""
         return self._drop(self.messages_max, self.bytes_max)
 
+    def drop_newest(self) -> tuple[int, int]:
+        """Drop what came when it was full already: messages, bytes."""
+        messages = size = 0
+        before, before_bytes = self.messages, self.size
+        kept: deque[Run | bytes] = deque()
+        for entry in self._queue:
+            if isinstance(entry, Run):
+                view = entry.view()
+                count, length = take(view, self.messages_max - messages, self.bytes_max - size)
+                messages += count
+                size += length
+                if not count:
+                    continue
+                if count < entry.count:
+                    entry.body, entry.start, entry.count = bytes(view[:length]), 0, count
+            kept.append(entry)
+        self._queue, self.messages, self.size = kept, messages, size
+        return before - messages, before_bytes - size
+
     def drop_all(self) -> tuple[int, int]:
         """Drop every message: messages, bytes."""
         return self._drop(0, 0)

@@ -50,13 +50,15 @@ class Delivery:
         """Put runs into the backlog, as the policy allows; the number of messages dropped."""
         backlog = self.backlog
         before = self.dropped_total
+        grown = False
         for ids, count, body, expiration in runs:
             if self.stalled and self.policy == DROP_NEWEST and backlog.full:
                 self._dropped(count, len(body))
             else:
                 backlog.put(ids, count, body, expiration)
-        if self.stalled and self.policy == DROP_OLDEST:
-            self._dropped(*backlog.drop_oldest())
+                grown = True
+        if self.stalled and grown:
+            self._shrink()
         return self.dropped_total - before
 
     def take(self, bytes_max: int, now_us: int) -> Taken:
@@ -78,9 +80,14 @@ class Delivery:
         """Fall to the policy; the number of messages dropped by that."""
         self.stalled = True
         before = self.dropped_total
+        self._shrink()
+        return self.dropped_total - before
+
+    def _shrink(self) -> None:
         if self.policy == DROP_OLDEST:
             self._dropped(*self.backlog.drop_oldest())
-        return self.dropped_total - before
+        elif self.backlog.full:
+            self._dropped(*self.backlog.drop_newest())
 
     def give_up(self) -> int:
         """Drop all that waits; the number of messages."""

@@ -350,3 +350,42 @@ def test_the_same_test_tells_the_same_story() -> None:
             return bus.trace_hash
 
     assert scene() == scene()
+
+
+@virtual_time
+async def test_a_selector_decides_what_is_delivered() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        expensive = await client.subscribe("trades/#", where="price > 100 AND symbol = 'ACME'")
+        like = await client.subscribe(where="symbol LIKE 'AC%' AND price * 2 < 100")
+        everything = await client.subscribe("trades")
+        for price, symbol in ((99, "ACME"), (101.5, "ACME"), (500, "OTHER"), (20, "ACID")):
+            await client.publish(
+                "trades/eu", str(price), attributes={"price": price, "symbol": symbol}
+            )
+        await client.publish("trades", "no attributes", confirm=True)
+        await asyncio.sleep(1)
+        assert [(await expensive.next(1)).text() for _ in range(expensive.pending())] == ["101.5"]
+        assert [(await like.next(1)).text() for _ in range(like.pending())] == ["20"]
+        assert everything.pending() == 5
+        with pytest.raises(LocalError, match="at column 9"):
+            await client.subscribe(where="price > ")
+
+
+@virtual_time
+async def test_next_may_wait_for_what_a_selector_allows() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("n")
+        for n in range(5):
+            await client.publish("n", str(n), attributes={"n": n})
+        assert (await subscription.next(1, where="n = 3")).text() == "3"
+        assert [(await subscription.next(1)).text() for _ in range(4)] == ["0", "1", "2", "4"]
+        waiting = asyncio.create_task(subscription.next(10, where="n > 50"))
+        await client.publish("n", "7", attributes={"n": 7})
+        await asyncio.sleep(1)
+        await client.publish("n", "70", attributes={"n": 70})
+        assert (await waiting).text() == "70"
+        assert (await subscription.next(1)).text() == "7"
+        with pytest.raises(WorldError, match="no message"):
+            await subscription.next(2, where="n = 1")

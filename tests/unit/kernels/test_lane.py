@@ -348,26 +348,6 @@ def test_refusals_of_neighbours_are_one_note(module: ModuleType) -> None:
 
 
 @both
-def test_a_condition_chooses_the_route_of_each_message(module: ModuleType) -> None:
-    plan = Plan({}, outlets=2)
-    bench = Bench(module, plan)
-    routes = [module.Route([(outlet, ids(4))]) for outlet in bench.outlets]
-    seen: list[bytes] = []
-
-    def condition(view: Any, start: int, end: int) -> Any:
-        seen.append(bytes(view[start:end]))
-        return routes[decode_envelope(seen[-1]).body == b"right"]
-
-    conditional = module.Route([], 0, condition)
-    bench.lane = module.Lane(FRAME_MAX, CONTROL_MAX, 3, lambda source, topic: conditional)
-    frames = [message("a", body) for body in (b"left", b"right", b"right", b"left")]
-    bench.run(b"".join(frames))
-    assert seen == [frame[12:] for frame in frames]
-    assert bench.delivered(0) == [((4,), frames[0]), ((4,), frames[3])]
-    assert bench.delivered(1) == [((4,), frames[1]), ((4,), frames[2])]
-
-
-@both
 def test_routes_are_asked_for_once_until_they_change(module: ModuleType) -> None:
     bench = one_taker(module)
     bench.run(message("a") * 3 + message("b") + message("a"))

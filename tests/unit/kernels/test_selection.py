@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from regraft import kernels
+from regraft.kernels import lane
 from regraft.kernels import selection as compiled
+from regraft.kernels.frame import count_messages
 from regraft.model.message import DeliveryMode, Message, Timestamp, Value, encode_envelope
 from regraft.model.selector import Selector
+from regraft.wire import native
 
 FILE = Path(__file__).parents[2] / "vectors" / "selectors.json"
 VECTORS = [v for v in json.loads(FILE.read_text())["vectors"] if "result" in v]
@@ -121,3 +124,33 @@ def test_generated_selectors_and_messages(kernel: ModuleType) -> None:
             got = kernel.examine_selector(test, encode_envelope(one))
             assert got is expected, (selector.text, one)
     assert fast > 700  # most of them do not go through the reference
+
+
+@pytest.mark.parametrize("form", ["as installed", "interpreted"])
+def test_a_choice_finds_the_route_of_each_message(form: str) -> None:
+    modules: dict[str, ModuleType] = {"selection": compiled, "lane": lane}
+    if form == "interpreted":
+        modules = kernels.load_interpreted()
+    tests = [
+        modules["selection"].compile_selector(Selector.parse(selector))
+        for selector in ("n > 1", "n < 3")
+    ]
+    outlets = [modules["lane"].Outlet(key) for key in (1, 2)]
+    built: list[list[int]] = []
+
+    def build(true: list[int]) -> Any:
+        built.append(true)
+        return modules["lane"].Route([(outlets[index], b"\x12\x01\x01") for index in true])
+
+    choice = modules["selection"].Choice(tests, 2, build)
+    route = modules["lane"].Route([], choice=choice)
+    router = modules["lane"].Lane(1 << 20, 1 << 16, 8, lambda source, topic: route)
+    frames = [native.encode(Message("t", attributes={"n": n})) for n in (0, 1, 2, 2, 9, 0)]
+    frames.append(native.encode(Message("t")))
+    stream = b"".join(frames)
+    assert router.run(modules["lane"].Source(1), memoryview(bytearray(stream)), 0, 0) == len(stream)
+    got = [b"".join(map(bytes, outlet.gather(True))) for outlet in outlets]
+    assert [count_messages(part)[0] for part in got] == [3, 5]
+    assert got[0].endswith(frames[2] + frames[3] + frames[4])
+    assert built == [[1], [0, 1], [0], [1], []]  # two are remembered at a time
+    assert (router.deliveries, router.untaken) == (8, 1)

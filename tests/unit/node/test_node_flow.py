@@ -303,7 +303,7 @@ def test_a_stalled_subscriber_loses_by_its_policy_and_is_told(policy: int) -> No
     assert not publisher.held
     subscriber.start_reading()
     got = numbers(subscriber)
-    assert got == (list(range(30, 40)) if policy == 1 else list(range(20)))
+    assert got == (list(range(30, 40)) if policy == 1 else list(range(10)))
     lost = 40 - len(got)
     (report,) = [item for item in subscriber.take() if isinstance(item, native.Dropped)]
     assert (report.messages, report.bytes) == (lost, lost * FRAME)

@@ -72,7 +72,6 @@ def test_exact_subscriptions_do_not_take_what_is_below() -> None:
         (native.Subscribe(1, "t"), "subscription-in-use"),
         (native.Subscribe(2, "a+"), "bad-pattern"),
         (native.Subscribe(2, "#/a"), "bad-pattern"),
-        (native.Subscribe(2, "t", "x = 1"), "not-supported"),
         (native.Unsubscribe(2), "unknown-subscription"),
     ],
 )

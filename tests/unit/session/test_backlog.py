@@ -288,6 +288,19 @@ class BacklogMachine(RuleBasedStateMachine):
         assert self.backlog.drop_oldest() == (dropped, dropped_bytes)
 
     @rule()
+    def drop_newest(self) -> None:
+        kept = size = 0
+        for item in self.messages:
+            if kept >= 12 or size >= 700:
+                break
+            kept += 1
+            size += len(item.frame)
+        dropped = self.messages[kept:]
+        self.model = [item for item in self.model if item not in dropped]
+        found = self.backlog.drop_newest()
+        assert found == (len(dropped), sum(len(item.frame) for item in dropped))
+
+    @rule()
     def look_at_what_was_taken(self) -> None:
         for taken, found in self.written:
             assert parse(taken) == found

@@ -130,6 +130,14 @@ def test_a_stall_drops_the_newest_once_it_is_full() -> None:
     assert (subject.dropped_messages, subject.dropped_bytes) == (3, 3 * SIZE)
 
 
+def test_a_stall_drops_what_came_when_it_was_full_already() -> None:
+    subject = delivery(DROP_NEWEST)
+    subject.keep([run(3), run(6)])
+    assert subject.stall() == 5
+    assert subject.backlog.messages == 4
+    assert (subject.dropped_messages, subject.dropped_bytes) == (5, 5 * SIZE)
+
+
 def test_giving_up_drops_all_and_counts_it() -> None:
     subject = delivery(DROP_NEWEST)
     subject.keep([run(3)])
