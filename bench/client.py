@@ -1,6 +1,6 @@
 """How many messages a second go from one public client to another, beside other libraries.
 
-    python -m bench.client [--quick] [--rounds N] [--seconds S] [--only LABEL,LABEL]
+    python -m bench.client [--quick] [--rounds N] [--seconds S] [--only regraft]
 
 One process publishes, one subscribes, a server stands between them; 100-byte messages, and the
 subscriber asks for the body of every one. The libraries take turns, round by round.
@@ -293,9 +293,9 @@ def judge(results: Results) -> list[report.Goal]:
         return report.missed(told) if any(one.fault for one in results.get(label, [])) else told
 
     goals = []
-    for label, bound in RATES:
-        middle = report.median([rate for rate in rates(results, label) if rate])
-        goals.append(goal(label, label, bound, "msg/s", middle))
+    for label, rate in RATES:
+        middle = report.median([each for each in rates(results, label) if each])
+        goals.append(goal(label, label, rate, "msg/s", middle))
     for other, bound in TIMES:
         middle = report.median(times(results, BATCHES, other))
         goals.append(goal(BATCHES, BATCHES, bound, f"x {other}", middle))

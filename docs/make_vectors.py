@@ -143,6 +143,8 @@ def good_frames() -> list[tuple[str, str, bytes]]:
         ("goaway", "with alternatives", encode(native.Goaway("stop", 10_000, ("b:7447", "c:1")))),
         ("error", "about subscription 3", encode(native.Error.of(exc, subscription=3))),
         ("bye", "no payload, so the checksum is 0", encode(native.Bye())),
+        ("inspect", "a question about the node", encode(native.Inspect("connections", 10))),
+        ("inspected", "its answer", encode(native.Inspected("connections", b'{"rows": []}'))),
         ("message-minimal", "a topic and a body", encode(MINIMAL)),
         ("message-topic-only", "no body", encode(Message("t"))),
         ("message-all-fields", "priority 0 is written, as absent means 4", encode(ALL_FIELDS)),
@@ -174,7 +176,7 @@ def bad_frames() -> list[tuple[str, str, str, bytes]]:
         ("bad-length", "7 has no room for the header", "malformed-frame", sums("070000000e00")),
         ("bad-limit", "one byte too many", "frame-too-large", sums("fd0f00000700")),
         ("bad-kind-0", "there is no kind 0", "malformed-frame", frame(0, b"")),
-        ("bad-kind-15", "there is no kind 15", "malformed-frame", frame(15, b"")),
+        ("bad-kind-99", "there is no kind 99", "malformed-frame", frame(99, b"")),
         ("bad-flags", "bit 1 has no use", "malformed-frame", frame(Kind.BYE, b"", 2)),
     ]
 

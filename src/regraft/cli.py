@@ -23,6 +23,7 @@ COMMANDS = {
     "serve": "regraft.cli:serve",
     "sub": "regraft.commands.sub:sub",
     "pub": "regraft.commands.pub:pub",
+    "inspect": "regraft.commands.inspect:inspect",
     "selector": "regraft.commands.selector:selector",
     "bench": "regraft.commands.bench:bench",
     "completion": "regraft.commands.completion:completion",

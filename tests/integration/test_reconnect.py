@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from regraft import Client, Disconnection, Subscription, WorldError, connect
+from regraft import Client, Disconnection, Options, Subscription, WorldError, connect
 
 DEATHS = 50
 BACK_S = 15.0  # for clients to be back and messages to flow, on a busy machine
@@ -158,8 +158,8 @@ async def live_through(node: MortalNode, deaths: int) -> tuple[Load, Receipts]:
     """Load, and a node that dies at any moment of it."""
     chance = random.Random(7)
     target = f"127.0.0.1:{node.port}"
-    patience = {"connect_timeout": BACK_S, "reconnect_delay_max": 0.1}
-    async with Client(target, **patience) as one, Client(target, **patience) as two:
+    patience = Options(connect_timeout=BACK_S, reconnect_delay_max=0.1)
+    async with Client(target, patience) as one, Client(target, patience) as two:
         receipts = Receipts(two, await two.subscribe("numbers/#"))
         load = Load(one)
         tasks = [asyncio.create_task(each.run()) for each in (load, receipts)]

@@ -332,7 +332,7 @@ def test_the_conversation_has_all_that_it_should() -> None:
     kinds = [note for _, lines in BLOCKS for _, note in lines if note.startswith("kind")]
     names = [note.rpartition(", ")[2] for note in kinds]
     opening = ["HELLO", "WELCOME", "SUBSCRIBE", "SUBSCRIBED"]
-    assert names == [*opening, "MESSAGE", "TRANSFER", "MESSAGE", "CREDIT", "BYE"]
+    assert names == [*opening, "MESSAGE", "TRANSFER", "MESSAGE", "BYE"]
     for note in kinds:
         found = re.fullmatch(r"kind = (\d+), (\w+)", note)
         assert found and native.Kind[found[2]] == int(found[1])

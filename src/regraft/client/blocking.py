@@ -81,6 +81,10 @@ class BlockingClient:
         """Wait until the node has dealt with all that was published."""
         self._run(self._client.flush(timeout))
 
+    def inspect(self, what: str = "node", **more: Any) -> dict[str, Any]:
+        """What the node holds: see `Client.inspect`."""
+        return self._run(self._client.inspect(what, **more))
+
     @property
     def client_id(self) -> str:
         """The id by which nodes know this client."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -216,6 +218,22 @@ class Client(Upkeep):
                 await asyncio.shield(future)
         except TimeoutError:
             raise WorldError("timed-out", f"no confirmation within {timeout} s") from None
+
+    async def inspect(
+        self, what: str = "node", *, rows: int = 0, timeout: float | None = 10.0
+    ) -> dict[str, Any]:
+        """What the node holds: "node", "connections" or "subscriptions"."""
+        await self._wait_for_link(timeout)
+        assert self._loop is not None
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._questions.setdefault(what, deque()).append(future)
+        self._write(native.encode(native.Inspect(what, rows)))
+        try:
+            async with asyncio.timeout(timeout):
+                answer: dict[str, Any] = json.loads(await future)
+        except TimeoutError:
+            raise WorldError("timed-out", f"the node did not answer in {timeout} s") from None
+        return answer
 
     # ------------------------------------------------------------------ subscribing
 

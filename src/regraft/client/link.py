@@ -63,6 +63,13 @@ class Refused(NamedTuple):
     error: RegraftError
 
 
+class Told(NamedTuple):
+    """The node says what it holds."""
+
+    what: str
+    json: bytes
+
+
 class Missed(NamedTuple):
     """The node dropped messages that were for us."""
 
@@ -84,7 +91,7 @@ class Failed(NamedTuple):
 
 
 LinkEvent: TypeAlias = (
-    Welcomed | Arrived | Settled | Confirmed | Refused | Missed | Leaving | Failed
+    Welcomed | Arrived | Settled | Confirmed | Refused | Told | Missed | Leaving | Failed
 )
 
 
@@ -176,6 +183,8 @@ class Link:
                 return Confirmed(message.token)
             case native.Heartbeat():
                 pass
+            case native.Inspected():
+                return Told(message.what, message.json)
             case native.Dropped():
                 return Missed(message.messages, message.reason)
             case native.Goaway():

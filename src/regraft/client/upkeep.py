@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from regraft.client.link import (
     Missed,
     Refused,
     Settled,
+    Told,
     Welcomed,
 )
 from regraft.client.options import Options
@@ -113,6 +115,7 @@ class Upkeep:
         self._last_subscription = 0
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._confirmations: dict[int, asyncio.Future[None]] = {}
+        self._questions: dict[str, deque[asyncio.Future[bytes]]] = {}
         self._barrier_due = False
         self._welcome: native.Welcome | None = None
         self._opening: asyncio.Future[None] | None = None
@@ -322,8 +325,13 @@ class Upkeep:
         link, self._link = self._link, None
         self._transport = None
         unconfirmed = link.sent_messages - link.confirmed if link is not None else 0
-        waiting = [*self._answers.values(), *self._confirmations.values()]
+        waiting: list[asyncio.Future[Any]] = [
+            *self._answers.values(),
+            *self._confirmations.values(),
+            *(future for futures in self._questions.values() for future in futures),
+        ]
         self._confirmations.clear()
+        self._questions.clear()
         for future in waiting:
             if not future.done():
                 future.set_exception(WorldError("connection-lost", f"in flight: {error.text}"))
@@ -390,6 +398,10 @@ class Upkeep:
                     _resolve(self._confirmations.pop(key), None)
             case Refused():
                 self._refused(event)
+            case Told(what, answer):
+                waiting = self._questions.get(what)
+                if waiting:
+                    _resolve(waiting.popleft(), answer)
             case Missed(messages, reason):
                 log.warning("the node dropped %d messages for us: %s", messages, reason)
                 for callback in self._on_missed:
@@ -437,10 +449,11 @@ class Upkeep:
             self._room.set()
 
 
-def _resolve(future: asyncio.Future[None], error: RegraftError | None) -> None:
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    """Give an error or a result to whoever waits."""
     if future.done():
         return
-    if error is None:
-        future.set_result(None)
+    if isinstance(result, RegraftError):
+        future.set_exception(result)
     else:
-        future.set_exception(error)
+        future.set_result(result)

@@ -19,6 +19,10 @@ class State(Enum):
     CLOSING = auto()  # nothing it sends counts any more
 
 
+# By these names, because looking a member up in its Enum costs more than comparing it.
+PREFACE, HELLO, OPEN, CLOSING = State
+
+
 @dataclass(slots=True)
 class Connection:
     """One byte stream and, once it is open, the session it serves."""
@@ -31,7 +35,7 @@ class Connection:
     opened_ns: int
     heard_ns: int
     spoke_ns: int
-    state: State = State.PREFACE
+    state: State = PREFACE
     pending: bytearray = field(default_factory=bytearray)  # the beginning of a frame
     session: Session | None = None
     heartbeat_ns: int = 0

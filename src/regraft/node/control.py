@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
 from regraft.model.selector import Selector
 from regraft.model.topics import check_pattern
-from regraft.node.connection import Connection, State
+from regraft.node.connection import HELLO, OPEN, Connection, State
 from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
 from regraft.node.outflow import Outflow
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 FEATURES = ("topics", "selectors", "credit", "stall-policies")
 ANONYMOUS = "anonymous"
+INSPECT_ROWS = 1000  # of a list in one answer
+
+Report = Callable[[str, int], dict[str, Any]]  # (what, rows at most)
 
 
 class Control:
@@ -39,6 +43,7 @@ class Control:
         outflow: Outflow,
         deadlines: Deadlines,
         authorize: Authorize,
+        report: Report,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -48,6 +53,7 @@ class Control:
         self._outflow = outflow
         self._deadlines = deadlines
         self._authorize = authorize
+        self._report = report
         self.clients: dict[str, Connection] = {}
 
     def handle(self, c: Connection, kind: int, flags: int, payload: bytes, now: Now) -> None:
@@ -60,7 +66,7 @@ class Control:
             raise PeerError(
                 "protocol-violation",
                 f"{native.Kind(kind).name} is not allowed here"
-                + ("; begin with HELLO" if c.state is State.HELLO else ""),
+                + ("; begin with HELLO" if c.state is HELLO else ""),
             )
         handler(self, c, message, now)
 
@@ -87,7 +93,7 @@ class Control:
             )
         self._take_over(client_id, now)
         c.session = self._session(c, client_id, hello)
-        c.state = State.OPEN
+        c.state = OPEN
         c.passive = hello.passive
         self.clients[client_id] = c
         self._router.admit(c.key, c.outlet, c.session.principal)
@@ -214,6 +220,16 @@ class Control:
 
     # ------------------------------------------------------------------------ life
 
+    def inspect(self, c: Connection, message: native.Inspect, now: Now) -> None:
+        """Say what the node holds."""
+        assert c.session is not None
+        if not self._authorize(c.session.principal, "inspect", message.what):
+            text = f"{c.session.principal} may not inspect this node"
+            raise PeerError("not-authorized", text)
+        rows = min(message.rows_max or INSPECT_ROWS, INSPECT_ROWS)
+        answer = json.dumps(self._report(message.what, rows)).encode()
+        self._outflow.send_in_place(c, native.Inspected(message.what, answer), now)
+
     def credit(self, c: Connection, message: native.Credit, now: Now) -> None:
         """A subscriber allows more."""
         self._outflow.credit(c, message, now)
@@ -239,12 +255,13 @@ class Control:
 Handler = Callable[[Control, Connection, Any, Now], None]
 
 HANDLERS: dict[tuple[State, type[Any]], Handler] = {
-    (State.HELLO, native.Hello): Control.hello,
-    (State.OPEN, native.Subscribe): Control.subscribe,
-    (State.OPEN, native.Unsubscribe): Control.unsubscribe,
-    (State.OPEN, native.Credit): Control.credit,
-    (State.OPEN, native.Heartbeat): Control.heartbeat,
-    (State.OPEN, native.Error): Control.error,
-    (State.OPEN, native.Bye): Control.bye,
-    (State.HELLO, native.Bye): Control.bye,
+    (HELLO, native.Hello): Control.hello,
+    (OPEN, native.Subscribe): Control.subscribe,
+    (OPEN, native.Unsubscribe): Control.unsubscribe,
+    (OPEN, native.Credit): Control.credit,
+    (OPEN, native.Heartbeat): Control.heartbeat,
+    (OPEN, native.Error): Control.error,
+    (OPEN, native.Inspect): Control.inspect,
+    (OPEN, native.Bye): Control.bye,
+    (HELLO, native.Bye): Control.bye,
 }

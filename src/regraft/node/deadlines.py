@@ -11,9 +11,12 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str, int]] = []
+        self.earlier = False  # the next moment has changed, and somebody must be told
 
     def add(self, at_ns: int, what: str, key: int) -> None:
         """Look at it then."""
+        if not self._heap or at_ns < self._heap[0][0]:
+            self.earlier = True
         heapq.heappush(self._heap, (at_ns, what, key))
 
     def due(self, now_ns: int) -> Iterator[tuple[str, int]]:

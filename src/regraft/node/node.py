@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
@@ -11,7 +12,7 @@ from regraft.kernels.envelope import FAULTS
 from regraft.kernels.lane import Outlet, Source
 from regraft.limits import Limits
 from regraft.model.identity import Identity
-from regraft.node.connection import Connection, State
+from regraft.node.connection import CLOSING, HELLO, OPEN, PREFACE, Connection
 from regraft.node.control import Control
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
@@ -63,7 +64,6 @@ class Node:
         self._connections: dict[int, Connection] = {}
         self._effects: list[Effect] = []
         self._deadlines = Deadlines()
-        self._wake_ns: int | None = None
         self._stopping = False
         self._opened = 0
         self._failures: dict[str, int] = {}
@@ -78,20 +78,21 @@ class Node:
             self._outflow,
             self._deadlines,
             authorize,
+            self.report,
         )
 
-    def step(self, events: Iterable[Event], now: Now) -> list[Effect]:
+    def step(self, events: Sequence[Event], now: Now) -> list[Effect]:
         """Take in what happened, in order; what should be done comes back, in order."""
-        events = list(events)
-        for index, event in enumerate(events):
+        for event in events:
             if type(event) is Received:  # by far the most frequent
-                self._received(event, index == len(events) - 1, now)
+                self._received(event, event is events[-1], now)
             else:
                 HANDLERS[type(event)](self, event, now)
-        next_ns = self._deadlines.next_ns
-        if next_ns is not None and (self._wake_ns is None or next_ns < self._wake_ns):
-            self._wake_ns = next_ns
-            self._effects.append(WakeAt(next_ns))
+        if self._deadlines.earlier:
+            self._deadlines.earlier = False
+            next_ns = self._deadlines.next_ns
+            if next_ns is not None:
+                self._effects.append(WakeAt(next_ns))
         effects = self._effects[:]
         self._effects.clear()
         return effects
@@ -141,16 +142,19 @@ class Node:
 
     def _received(self, event: Received, last: bool, now: Now) -> None:
         c = self._connections.get(event.connection)
-        if c is None or c.state is State.CLOSING:
+        if c is None or c.state is CLOSING:
             return
         c.heard_ns = now.ns
         published = c.source.messages
         failure: RegraftError | None = None
         try:
-            for start in range(0, len(event.data), CHUNK_BYTES):
-                end = start + CHUNK_BYTES
-                self._take_in(c, event.data[start:end], now)
-                self._settle(c, last and end >= len(event.data), now)
+            data = event.data
+            while len(data) > CHUNK_BYTES:
+                self._take_in(c, data[:CHUNK_BYTES], now)
+                self._settle(c, False, now)
+                data = data[CHUNK_BYTES:]
+            self._take_in(c, data, now)
+            self._settle(c, last, now)
         except RegraftError as error:
             failure = error
             self._settle(c, last, now)
@@ -158,20 +162,20 @@ class Node:
             self._outflow.publishers += 1
         if failure is not None:
             self._fail(c, failure, now)
-        elif c.source.messages != published:
+        elif c.source.messages >= c.window.due_messages or c.source.size >= c.window.due_size:
             self._outflow.grant(c, now)
-        else:
+        elif c.outlet.slow or c.unsent or c.blocked_on:
             self._outflow.update_hold(c)
 
     def _take_in(self, c: Connection, data: memoryview, now: Now) -> None:
         """Bytes of a connection, cut anywhere: whole frames are dealt with, the rest is kept."""
-        if c.state is State.PREFACE:
+        if c.state is PREFACE:
             data = self._preface(c, data)
         if c.pending and len(data):
             data = self._complete(c, data, now)
         if len(data):
             end = self._frames(c, data, now)
-            if end < len(data) and c.state is not State.CLOSING:
+            if end < len(data) and c.state is not CLOSING:
                 c.pending = bytearray(data[end:])
 
     def _preface(self, c: Connection, data: memoryview) -> memoryview:
@@ -181,7 +185,7 @@ class Node:
         name = table.detect(bytes(c.pending))
         if name is None:
             return data[len(data) :]
-        c.state = State.HELLO
+        c.state = HELLO
         c.pending = bytearray()
         return data[len(table.PROTOCOLS[name]) - had :]
 
@@ -210,8 +214,8 @@ class Node:
         """Deal with the whole frames at the start of `view`; where the rest begins."""
         lane = self._router.lane
         pos = kind = 0
-        while c.state is not State.CLOSING:
-            if c.state is State.HELLO:
+        while c.state is not CLOSING:
+            if c.state is HELLO:
                 frame = native.read_frame(view, pos, self._limits.control_frame_bytes)
                 if frame is None:
                     break
@@ -250,14 +254,14 @@ class Node:
     # ------------------------------------------------------------------------ time
 
     def _on_tick(self, event: Tick, now: Now) -> None:
-        self._wake_ns = None
+        self._deadlines.earlier = True
         for what, key in self._deadlines.due(now.ns):
             if what == "drain":
                 self._drained(now)
             c = self._connections.get(key)
-            if c is None or c.state is State.CLOSING:
+            if c is None or c.state is CLOSING:
                 continue
-            if what == "handshake" and c.state is not State.OPEN:
+            if what == "handshake" and c.state is not OPEN:
                 self._fail(c, WorldError("too-slow-to-open", "no HELLO came in time"), now)
             elif what == "heartbeat":
                 self._heartbeat(c, now)
@@ -295,20 +299,40 @@ class Node:
         drain_ms = self._limits.drain_ms
         self._deadlines.add(now.ns + drain_ms * 1_000_000, "drain", 0)
         for c in self._connections.values():
-            if c.state is State.OPEN:
+            if c.state is OPEN:
                 self._outflow.send(c, native.Goaway(event.reason, drain_ms), now)
-            elif c.state is not State.CLOSING:
+            elif c.state is not CLOSING:
                 self._outflow.close(c, "shutting down", now)
 
     def _drained(self, now: Now) -> None:
         """The time to leave is over."""
         error = WorldError("shutting-down", "this node is being stopped")
         for c in list(self._connections.values()):
-            if c.state is not State.CLOSING:
+            if c.state is not CLOSING:
                 self._fail(c, error, now)
         self._effects.append(Stopped())
 
     # -------------------------------------------------------------------- counters
+
+    def report(self, what: str, rows_max: int) -> dict[str, Any]:
+        """What `regraft inspect` shows: "node", "connections" or "subscriptions"."""
+        rows: list[dict[str, Any]] = []
+        total = 0
+        if what == "connections":
+            total = len(self._connections)
+            rows = [_row(c) for c in islice(self._connections.values(), rows_max)]
+        elif what == "subscriptions":
+            total = self._router.table.size
+            rows = list(islice(self._router.rows(), rows_max))
+        elif what == "node":
+            identity = self.identity
+            return {
+                "id": identity.hex,
+                "name": identity.name,
+                "incarnation": identity.incarnation,
+                **self.snapshot(),
+            }
+        return {"rows": rows, "total": total, "shown": len(rows)}
 
     def snapshot(self) -> dict[str, Any]:
         """What the node holds and has done, for people and for tests."""
@@ -329,6 +353,27 @@ class Node:
             "failures": dict(self._failures),
             "queued_bytes": self._outflow.queued,
         }
+
+
+def _row(c: Connection) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "connection": c.key,
+        "peer": c.peer,
+        "state": c.state.name.lower(),
+        "published": c.source.messages,
+        "held": c.held,
+        "unsent_bytes": c.unsent,
+    }
+    if c.session is not None:
+        delivery = c.session.delivery
+        row |= {
+            "client": c.session.client_id,
+            "delivered": delivery.sent_messages,
+            "queued": delivery.backlog.messages,
+            "dropped": delivery.dropped_total,
+            "stalled": delivery.stalled,
+        }
+    return row
 
 
 HANDLERS: dict[type[Any], Callable[[Node, Any, Now], None]] = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from regraft.errors import WorldError
 from regraft.kernels.lane import Outlet
 from regraft.limits import Limits
-from regraft.node.connection import Connection, State
+from regraft.node.connection import CLOSING, OPEN, Connection
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Close, Effect, Hold, Note, Write
 from regraft.node.event import Now
@@ -81,7 +81,7 @@ class Outflow:
 
     def close(self, c: Connection, reason: str, now: Now) -> None:
         """End a connection; what waits for it is dropped, and nobody waits for it any more."""
-        c.state = State.CLOSING
+        c.state = CLOSING
         self._effects.append(Close(c.key, reason))
         self._abandon(c, now)
 
@@ -100,7 +100,7 @@ class Outflow:
             else:
                 delivery.sent(outlet.messages, outlet.size)
                 self._write(c, outlet.gather(last), now)
-                if self.near_credit(delivery):
+                if delivery.near_credit(self._batch_messages, self._batch_bytes):
                     outlet.slow = True
 
     def near_credit(self, delivery: Delivery) -> bool:
@@ -131,7 +131,7 @@ class Outflow:
 
     def pump(self, c: Connection, now: Now) -> None:
         """Write the next part of a backlog, if the connection and the credit allow it."""
-        if c.session is None or c.state is State.CLOSING:
+        if c.session is None or c.state is CLOSING:
             return
         delivery = c.session.delivery
         backlog = delivery.backlog
@@ -259,7 +259,7 @@ class Outflow:
 
     def grant(self, c: Connection, now: Now) -> None:
         """Give a publisher more credit, unless it must wait for somebody."""
-        if not c.blocked_on and c.state is State.OPEN:
+        if not c.blocked_on and c.state is OPEN:
             limits = self._limits
             share = limits.windows_bytes_total // max(1, self.publishers)
             ahead = min(limits.window_bytes, max(WINDOW_BYTES_MIN, share))
@@ -269,7 +269,7 @@ class Outflow:
 
     def update_hold(self, c: Connection) -> None:
         """Read from a connection unless it is over its credit or does not read our replies."""
-        if c.state is not State.OPEN:
+        if c.state is not OPEN:
             return
         overdrawn = bool(c.blocked_on) and c.window.exhausted(c.source.messages, c.source.size)
         unread = c.unsent

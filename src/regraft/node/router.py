@@ -7,7 +7,8 @@ takers share one route, so that the lane can join their messages to one run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from regraft.errors import CODES, LocalError
 from regraft.kernels.lane import Lane, Outlet, Route, Source
@@ -88,6 +89,19 @@ class Router:
             self._uses[selector] -= 1
             if not self._uses[selector]:
                 del self._uses[selector], self._tests[selector]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All subscriptions, to look at."""
+        for key in self._outlets:
+            for id, (pattern, exact) in self.table.held(key).items():
+                selector = self._selectors.get((key, id))
+                yield {
+                    "connection": key,
+                    "id": id,
+                    "pattern": pattern,
+                    "exact": exact,
+                    "selector": selector.text if selector is not None else "",
+                }
 
     def changed(self) -> None:
         """Forget the routes that were worked out."""

@@ -84,6 +84,8 @@ class Kind(IntEnum):
     GOAWAY = 12  # node -> client
     ERROR = 13  # both
     BYE = 14  # client -> node
+    INSPECT = 15  # client -> node
+    INSPECTED = 16  # node -> client
 
 
 class StallPolicy(IntEnum):
@@ -260,6 +262,22 @@ class Bye:
     """The client ends politely: send what waits, then close."""
 
 
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """What does the node hold?"""
+
+    what: str = string(1)
+    rows_max: int = uint32(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What it holds, as JSON: for people and tools."""
+
+    what: str = string(1)
+    json: bytes = octets(2)
+
+
 # Whom a receiver of an error blames; all others are disputes about the protocol: PeerError.
 _BLAME: dict[str, type[RegraftError]] = {
     name: blame
@@ -289,6 +307,8 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.GOAWAY: Goaway,
     Kind.ERROR: Error,
     Kind.BYE: Bye,
+    Kind.INSPECT: Inspect,
+    Kind.INSPECTED: Inspected,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -306,6 +326,8 @@ Control: TypeAlias = (
     | Goaway
     | Error
     | Bye
+    | Inspect
+    | Inspected
 )
 
 

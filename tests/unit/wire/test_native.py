@@ -80,7 +80,7 @@ def header(length: int, kind: int = Kind.BYE, flags: int = 0) -> bytes:
         (header(LIMIT - 3), "frame-too-large", "1001 bytes; the limit is 1000"),
         (header(2**32 - 1), "frame-too-large", "4294967299 bytes"),
         (header(8, kind=0), "malformed-frame", "kind 0"),
-        (header(8, kind=15), "malformed-frame", "kind 15"),
+        (header(8, kind=99), "malformed-frame", "kind 99"),
         (header(8, flags=2), "malformed-frame", "flags 0x02"),
         (header(8, flags=0x81), "malformed-frame", "flags 0x81"),
     ],

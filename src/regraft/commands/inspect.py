@@ -1,0 +1,66 @@
+"""`regraft inspect`: what does a running node hold?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from regraft.client import connect
+from regraft.commands.common import run, url_option
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["node", "connections", "subscriptions"]), default="node")
+@click.option("-n", "--rows", type=click.IntRange(1), default=1000, help="At most so many rows.")
+@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
+@url_option
+def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
+    """Show what a running node holds: its counters, connections or subscriptions.
+
+    \b
+    What has it done so far?
+        regraft inspect
+    Who is connected, and who is slow?
+        regraft inspect connections
+    Who wants what, for a program?
+        regraft inspect subscriptions --json
+    """
+    sys.exit(run(_inspect(what, rows, as_json, url)))
+
+
+async def _inspect(what: str, rows: int, as_json: bool, url: str | None) -> int:
+    async with await connect(url) as client:
+        answer = await client.inspect(what, rows=rows)
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif "rows" in answer:
+        for line in _table(answer["rows"]):
+            click.echo(line)
+        if answer["shown"] < answer["total"]:
+            click.echo(f"{answer['shown']} of {answer['total']} shown", err=True)
+    else:
+        width = max(map(len, answer))
+        for name, value in answer.items():
+            click.echo(f"{name.ljust(width)}  {_spelled(value)}")
+    return 0
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    columns = list({name: None for row in rows for name in row})
+    cells = [columns, *([_spelled(row.get(name, "")) for name in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
