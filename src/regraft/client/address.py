@@ -38,6 +38,8 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """One address."""
     rest = text.strip().removeprefix("regraft://").rstrip("/")
+    if "://" in rest:
+        raise _refuse(text, f"{rest.partition('://')[0]} is not spoken here; write host:port")
     host, port = rest, ""
     if rest.startswith("["):
         host, bracket, port = rest[1:].partition("]")
@@ -50,6 +52,10 @@ def parse_address(text: str) -> Address:
         raise _refuse(text, "an IPv6 address stands in brackets, as [::1]:7447")
     if not host or any(c in host for c in " /@?#"):
         raise _refuse(text, "the host is missing, or is none")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise _refuse(text, f"{host!r} cannot be the name of a host") from None
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise _refuse(text, f"the port {port!r} is not a number from 1 to 65535")
     return Address(host, int(port or PORT))

@@ -60,12 +60,7 @@ class Client(Upkeep):
         if self._keeper is not None:
             return
         self._loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self.options.connect_timeout):
-                await self._connect_somewhere()
-        except TimeoutError:
-            text = f"no node answered within {self.options.connect_timeout} s at {self._where()}"
-            raise WorldError("unreachable", text) from None
+        await self._connect_somewhere()
         self._keeper = self._loop.create_task(self._keep(), name="regraft-client")
         for pattern, where, exact, callback in self._wanted:
             await self.subscribe(pattern, where=where, exact=exact, callback=callback)

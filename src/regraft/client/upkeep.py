@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import random
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ class Upkeep:
         self._connector = connector
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None  # open, or None
+        self._latest: Link | None = None  # open or being opened; older ones have no say any more
         self._transport: Any = None
         self._writable = True
         self._flushing = False
@@ -218,20 +220,36 @@ class Upkeep:
 
     async def _connect_somewhere(self) -> None:
         """Try the addresses in turn, until one of them is a node."""
+        addresses = await self._addresses()
         errors = []
-        for address in resolve(self._target):
+        patience = self.options.connect_timeout / len(addresses)
+        for address in addresses:
             try:
-                await self._connect_to(address)
+                async with asyncio.timeout(patience):
+                    await self._connect_to(address)
                 return
+            except TimeoutError:
+                errors.append(f"{address} (no answer within {patience:.1f} s)")
+            except socket.gaierror as error:
+                errors.append(f"{address} ({error.strerror})")
             except OSError as error:
                 reason = os.strerror(error.errno) if error.errno else str(error)
                 errors.append(f"{address} ({reason})")
+            except PeerError as error:
+                if error.code.name in PERMANENT:
+                    raise
+                errors.append(f"{address} (not a Regraft node: {error.text})")
             except WorldError as error:
                 errors.append(f"{address} ({error.text})")
         raise WorldError(
             "unreachable",
             f"no node answers at {', '.join(errors)}; start one with `regraft serve`",
         )
+
+    async def _addresses(self) -> list[Address]:
+        if self._target is not None and self._target.startswith(("srv:", "name:")):
+            return await asyncio.to_thread(resolve, self._target)  # DNS may take its time
+        return resolve(self._target)
 
     async def _connect_to(self, address: Address) -> None:
         assert self._loop is not None
@@ -246,7 +264,7 @@ class Upkeep:
             credit_messages=options.queue_messages,
             credit_bytes=options.queue_bytes,
         )
-        link = Link(hello, random.getrandbits(63))
+        link = self._latest = Link(hello, random.getrandbits(63))
         self._opening = self._loop.create_future()
         self._break = self._loop.create_future()
         self._writable = True
@@ -273,9 +291,9 @@ class Upkeep:
             assert self._break is not None
             error = await self._watch(self._break)
             unconfirmed = self._forget_link(error)
-            again = self.options.reconnect and error.code.name not in PERMANENT
             if self._closing:
-                again = False
+                return
+            again = self.options.reconnect and error.code.name not in PERMANENT
             for callback in self._on_disconnect:
                 callback(Disconnection(error, unconfirmed, again))
             if not again:
@@ -310,11 +328,10 @@ class Upkeep:
         while True:
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             try:
-                async with asyncio.timeout(self.options.connect_timeout):
-                    await self._connect_somewhere()
+                await self._connect_somewhere()
                 return True
-            except (RegraftError, TimeoutError) as error:
-                if isinstance(error, RegraftError) and error.code.name in PERMANENT:
+            except RegraftError as error:
+                if error.code.name in PERMANENT:
                     self._fail(error)
                     return False
                 log.debug("not yet: %s", error)
@@ -356,6 +373,8 @@ class Upkeep:
     # -------------------------------------------------------------- what is received
 
     def _received(self, link: Link, data: bytes) -> None:
+        if link is not self._latest:
+            return
         assert self._loop is not None
         self._heard = self._loop.time()
         try:
@@ -434,6 +453,8 @@ class Upkeep:
             log.warning("%d messages were refused: %s", event.messages, event.error)
 
     def _lost(self, link: Link, exc: Exception | None) -> None:
+        if link is not self._latest:
+            return
         reason = f": {exc}" if exc is not None else ""
         self._broken(WorldError("connection-lost", f"the node closed the connection{reason}"))
 

@@ -66,6 +66,10 @@ async def _sub(
                 f"regraft: {messages} messages were dropped: {reason}", err=True
             )
         )
+        client.on_disconnect(
+            lambda loss: click.echo(f"regraft: disconnected: {loss.error.text}", err=True)
+        )
+        client.on_reconnect(lambda: click.echo("regraft: connected again", err=True))
         return await _print(subscription, count, timeout, form)
 
 
