@@ -14,7 +14,7 @@ COMPILE := $(shell $(PYTHON) -c 'import os, shutil, sysconfig; \
 # Tests do not accept slow kernels where fast ones are possible.
 REQUIRE = $(if $(COMPILE),REGRAFT_REQUIRE_COMPILED=1)
 
-.PHONY: help run test check bench format clean setup
+.PHONY: help run test check bench docs format clean setup
 
 help: ## say what there is
 	@echo "Regraft. make, and one of:"
@@ -35,6 +35,10 @@ check: setup ## format, lint, types and the fast tests
 bench: setup .venv/.bench ## a benchmark: make bench NAME=capacity QUICK=1
 	@test -n "$(NAME)" || { echo "Say which: make bench NAME=capacity (QUICK=1 for a short one)"; exit 2; }
 	REGRAFT_REQUIRE_COMPILED=1 $(BIN)/python -m bench.$(NAME) $(if $(filter 1,$(QUICK)),--quick)
+
+docs: setup .venv/.docs ## build the documentation into build/site
+	@$(BIN)/mkdocs --quiet build --strict --clean
+	@echo "The documentation is in build/site: open build/site/index.html"
 
 format: setup ## put the code into shape
 	$(BIN)/ruff format .
@@ -73,4 +77,9 @@ endif
 .venv/.bench: .venv/.installed
 	@echo "Installing what the benchmarks need ..."
 	@REGRAFT_NO_COMPILE=1 $(PIP) install --editable ".[dev,bench]"
+	@touch $@
+
+.venv/.docs: .venv/.installed
+	@echo "Installing what the documentation needs ..."
+	@REGRAFT_NO_COMPILE=1 $(PIP) install --editable ".[dev,docs]"
 	@touch $@
