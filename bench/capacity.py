@@ -26,6 +26,7 @@ WORKS = (
     Work("1024 B, 1 to 50", 1024, 50),
     Work("45 B, full envelope", 45, 1, rich=True),
     Work("45 B, 100 topics", 45, 1, topics=100),
+    Work("45 B, selector", 45, 1, where="price > 100 AND symbol = 'ACME'"),
 )
 
 GOALS = (  # work, times, whom
@@ -33,6 +34,7 @@ GOALS = (  # work, times, whom
     ("45 B, 1 to 50", 6.0, NATS),
     ("1024 B, 1 to 1", 1.0, NATS),
     ("1024 B, 1 to 1", 0.6, RELAY),
+    ("45 B, selector", 2.0, NATS),
 )
 
 HEAD = (

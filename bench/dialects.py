@@ -39,6 +39,7 @@ class Work:
     takers: int
     topics: int = 1
     rich: bool = False  # with an id, a timestamp and two attributes besides
+    where: str = ""  # a selector for every subscriber, and the attributes it asks for; NATS: none
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,8 @@ def regraft_block(work: Work) -> Block:
         if work.rich:
             attributes: dict[str, Value] = {"price": 101.5, "symbol": "ACME"}
             message = replace(message, id=ID, timestamp_us=TIMESTAMP, attributes=attributes)
+        elif work.where:
+            message = replace(message, attributes={"price": 101.5, "symbol": "ACME"})
         frames.append(native.encode(message))
     return repeat(frames)
 
@@ -250,7 +253,7 @@ def regraft_open(port: int, work: Work, subscribe: bool) -> Channel:
         channel.read()
     if subscribe:
         pattern = "#" if work.topics > 1 else regraft_topic(work, 0)
-        channel.sock.sendall(native.encode(native.Subscribe(id=1, pattern=pattern)))
+        channel.sock.sendall(native.encode(native.Subscribe(1, pattern, work.where)))
         while native.Subscribed not in channel.seen:
             channel.read()
     return channel

@@ -81,7 +81,7 @@ cdef class Scan:
 
     cdef Py_ssize_t tag(self, const unsigned char* p, Py_ssize_t i, Py_ssize_t end) noexcept
 
-    @cython.locals(name_at=Py_ssize_t, name_end=Py_ssize_t, values=cython.int, number=uint64_t, wire=cython.uint)
+    @cython.locals(name_at=Py_ssize_t, name_end=Py_ssize_t, values=cython.int, tag=uint64_t, number=uint64_t, wire=cython.uint)
     cdef bint attribute(self, const unsigned char* p, Py_ssize_t i, Py_ssize_t end, int field) noexcept
 
     @cython.locals(length=Py_ssize_t, n=cython.int, k=cython.int, alike=cython.int)

@@ -164,9 +164,13 @@ class Scan:
     def skip(self, p: Any, i: int, end: int, wire: int) -> int:
         """Pass over the value of a field; its last `value` bytes are the content if wire is 2."""
         if wire == 2:
-            i = self.short_varint(p, i, end)
-            if i < 0:
-                return -1
+            if i < end and p[i] < 0x80:  # one byte of length, as nearly always
+                self.value = p[i]
+                i += 1
+            else:
+                i = self.short_varint(p, i, end)
+                if i < 0:
+                    return -1
             if self.value > end - i:
                 self.fault = TRUNCATED
                 return -1
@@ -199,11 +203,16 @@ class Scan:
         name_end = -1
         values = 0
         while i < end:
-            i = self.tag(p, i, end)
-            if i < 0:
-                return False
-            number = self.value >> 3
-            wire = self.value & 7
+            tag = p[i]
+            if 8 <= tag < 0x80:
+                i += 1
+            else:
+                i = self.tag(p, i, end)
+                if i < 0:
+                    return False
+                tag = self.value
+            number = tag >> 3
+            wire = tag & 7
             i = self.skip(p, i, end, wire)
             if i < 0:
                 return False
@@ -276,10 +285,8 @@ class Scan:
         seen = 0
         while i < end:
             tag = p[i]
-            if tag < 0x80:
+            if 8 <= tag < 0x80:
                 i += 1
-                if tag < 8:
-                    return FIELD_ZERO
             else:
                 i = self.tag(p, i, end)
                 if i < 0:

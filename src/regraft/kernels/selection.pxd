@@ -125,8 +125,11 @@ cdef class Choice:
     cdef object build
     cdef dict variants
     cdef bytearray truths
-    cdef bytes last
+    cdef uint64_t last
     cdef object last_route
 
-    @cython.locals(k=Py_ssize_t, test=Test, key=bytes)
+    @cython.locals(n=Py_ssize_t, k=Py_ssize_t, test=Test, truths=uint64_t, bit=uint64_t)
     cdef object decide(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(k=Py_ssize_t, test=Test, key=bytes)
+    cdef object decide_many(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end)
+    cdef object variant(self, object key, list true)

@@ -370,25 +370,41 @@ class Choice:
         self.tests = tests
         self.variants_max = variants_max
         self.build = build
-        self.variants: dict[bytes, Any] = {}
+        self.variants: dict[Any, Any] = {}
         self.truths = bytearray(len(tests))
-        self.last = b""
+        self.last = 0
         self.last_route: Any = None
 
     def decide(self, scan: Scan, p: Any, start: int, end: int) -> Any:
         """The route for a message."""
+        n = len(self.tests)
+        if n > 62:
+            return self.decide_many(scan, p, start, end)
+        truths = 0
+        bit = 1
+        for k in range(n):
+            test = self.tests[k]
+            if test.evaluate(scan, p, start, end) == TRUE:
+                truths |= bit
+            bit <<= 1
+        if truths != self.last or self.last_route is None:
+            self.last = truths
+            self.last_route = self.variant(truths, [k for k in range(n) if truths >> k & 1])
+        return self.last_route
+
+    def decide_many(self, scan: Scan, p: Any, start: int, end: int) -> Any:
+        """The same for more selectors than a number has bits."""
         for k in range(len(self.tests)):
             test = self.tests[k]
             self.truths[k] = 1 if test.evaluate(scan, p, start, end) == TRUE else 0
-        if self.last_route is not None and self.truths == self.last:
-            return self.last_route
         key = bytes(self.truths)
+        return self.variant(key, [k for k, truth in enumerate(key) if truth])
+
+    def variant(self, key: Any, true: list[int]) -> Any:
+        """The route for those that are true, made once."""
         route = self.variants.get(key)
         if route is None:
             if len(self.variants) >= self.variants_max:
                 self.variants.clear()
-            route = self.build([k for k, truth in enumerate(key) if truth])
-            self.variants[key] = route
-        self.last = key
-        self.last_route = route
+            route = self.variants[key] = self.build(true)
         return route
