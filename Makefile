@@ -40,6 +40,9 @@ docs: setup .venv/.docs ## build the documentation into build/site
 	@$(BIN)/mkdocs --quiet build --strict --clean
 	@echo "The documentation is in build/site: open build/site/index.html"
 
+simulate: setup ## tell a simulated story: make simulate SEED=7
+	$(BIN)/python -m regraft.simulate $(if $(SEED),$(SEED),0)
+
 format: setup ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

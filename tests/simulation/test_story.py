@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -104,3 +107,14 @@ def test_a_planted_bug_is_seen(
         if seen:
             break
     assert seen
+
+
+def test_interpreted_kernels_tell_the_same_story() -> None:
+    """Whole nodes, byte for byte: what compiled kernels did, their sources do."""
+
+    def told(kernels: str) -> str:
+        environment = {**os.environ, "REGRAFT_KERNELS": kernels, "REGRAFT_REQUIRE_COMPILED": ""}
+        command = [sys.executable, "-m", "regraft.simulate", "0", "1", "2"]
+        return subprocess.check_output(command, env=environment, text=True)
+
+    assert told("interpreted") == told("")

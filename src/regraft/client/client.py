@@ -124,7 +124,7 @@ class Client(Upkeep):
         while there is no connection or no credit.
         """
         link = self._link
-        if link is None or not link.has_room or not self._writable:
+        if link is None or not link.outbox.has_room or not self._writable:
             link = await self._wait_for_room(timeout)
         if type(body) is not bytes:
             body, content_type = encode_body(body)
@@ -153,7 +153,12 @@ class Client(Upkeep):
         count = ordinal = 0
         link = self._link
         for body in bodies:
-            if link is not self._link or link is None or not link.has_room or not self._writable:
+            if (
+                link is not self._link
+                or link is None
+                or not link.outbox.has_room
+                or not self._writable
+            ):
                 link = await self._wait_for_room(timeout)
             if type(body) is not bytes:
                 body, _ = encode_body(body)
@@ -166,8 +171,8 @@ class Client(Upkeep):
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until the node has dealt with all that was published on this connection."""
         link = self._link if self._link is not None else await self._wait_for_room(timeout)
-        if link.sent_messages > link.confirmed:
-            await self._confirmation(link.sent_messages, timeout)
+        if link.outbox.sent_messages > link.confirmed:
+            await self._confirmation(link.outbox.sent_messages, timeout)
 
     def _put(
         self,
@@ -183,14 +188,14 @@ class Client(Upkeep):
         options = self.options
         now_us = time.time_ns() // 1000 if options.timestamps else 0
         outbox = link.outbox
-        size = outbox.put(encoded, body, attributes, now_us, options.message_ids, rest)
+        ordinal = outbox.put(encoded, body, attributes, now_us, options.message_ids, rest)
         if outbox.used >= FLUSH_BYTES:
             self._flush()
         elif not self._flushing:
             self._flushing = True
             assert self._loop is not None
             self._loop.call_soon(self._flush)
-        return link.counted(size)
+        return ordinal
 
     def _encode_topic(self, topic: str) -> bytes:
         check_topic(topic)

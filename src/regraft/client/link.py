@@ -15,6 +15,7 @@ from regraft.kernels.outbox import Outbox
 from regraft.wire import native
 from regraft.wire.native import Kind
 
+GRANT_MAX = 1 << 62  # more than anybody will send
 FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
 
 
@@ -108,11 +109,7 @@ class Link:
         self.inbox = Inbox(FRAME_BYTES_FIRST, _transfer)
         self.outbox = Outbox(FRAME_BYTES_FIRST, seed)
         self.is_open = False
-        self.sent_messages = 0  # put into the outbox,
-        self.sent_bytes = 0
-        self.confirmed = 0  # and known to be dealt with
-        self._granted_messages = 0
-        self._granted_bytes = 0
+        self.confirmed = 0  # of what was sent, known to be dealt with
         self._taken_messages = 0  # by the application
         self._taken_bytes = 0
         self._allowed_messages = hello.credit_messages
@@ -124,20 +121,9 @@ class Link:
 
     # ---------------------------------------------------------------------- sending
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another message may be sent."""
-        return self.sent_messages < self._granted_messages and self.sent_bytes < self._granted_bytes
-
-    def counted(self, size: int) -> int:
-        """A message was put into the outbox; its ordinal."""
-        self.sent_messages += 1
-        self.sent_bytes += size
-        return self.sent_messages
-
     def barrier(self) -> bytes:
         """Ask to be told when all that was sent so far has been dealt with."""
-        return native.encode(native.Heartbeat(token=self.sent_messages))
+        return native.encode(native.Heartbeat(token=self.outbox.sent_messages))
 
     def taken(self, batch: Batch) -> bytes:
         """The application is done with a batch; what to send for it, if anything."""
@@ -176,8 +162,7 @@ class Link:
             case native.Subscribed() | native.Unsubscribed():
                 return Settled(message.id, None)
             case native.Credit():
-                self._granted_messages = max(self._granted_messages, message.messages)
-                self._granted_bytes = max(self._granted_bytes, message.bytes)
+                self._grant(message.messages, message.bytes)
             case native.Heartbeat(answer=True):
                 self.confirmed = max(self.confirmed, message.token)
                 return Confirmed(message.token)
@@ -205,11 +190,15 @@ class Link:
                 text = f"the node requires {feature.name!r}, which this client does not have"
                 raise PeerError("unsupported-feature", text)
         self.is_open = True
-        self._granted_messages = welcome.credit_messages
-        self._granted_bytes = welcome.credit_bytes
+        self._grant(welcome.credit_messages, welcome.credit_bytes)
         if welcome.frame_bytes_max:
             self.outbox.frame_bytes_max = welcome.frame_bytes_max
             self.inbox.frame_bytes_max = max(FRAME_BYTES_FIRST, welcome.frame_bytes_max)
+
+    def _grant(self, messages: int, size: int) -> None:
+        outbox = self.outbox
+        outbox.granted_messages = max(outbox.granted_messages, min(messages, GRANT_MAX))
+        outbox.granted_bytes = max(outbox.granted_bytes, min(size, GRANT_MAX))
 
     def _error(self, message: native.Error) -> LinkEvent:
         error = message.exception()

@@ -194,7 +194,7 @@ class Upkeep:
             raise LocalError("closed", "this client is not open yet; await client.open()")
         try:
             async with asyncio.timeout(timeout):
-                while self._link is None or not self._link.has_room or not self._writable:
+                while self._link is None or not self._link.outbox.has_room or not self._writable:
                     self._room.clear()
                     self._flush()
                     await self._room.wait()
@@ -341,7 +341,7 @@ class Upkeep:
         """The connection is gone; the number of messages whose fate is not known."""
         link, self._link = self._link, None
         self._transport = None
-        unconfirmed = link.sent_messages - link.confirmed if link is not None else 0
+        unconfirmed = link.outbox.sent_messages - link.confirmed if link is not None else 0
         waiting: list[asyncio.Future[Any]] = [
             *self._answers.values(),
             *self._confirmations.values(),
@@ -388,7 +388,7 @@ class Upkeep:
             if self._transport is not None:
                 self._transport.abort()
             return
-        if link.has_room:
+        if link.outbox.has_room:
             self._make_room()
 
     def _arrived(self, event: Arrived) -> None:

@@ -25,8 +25,11 @@ cdef class Outbox:
     cdef uint64_t counter
     cdef bytearray buffer
     cdef readonly Py_ssize_t used
-    cdef readonly Py_ssize_t messages
     cdef Py_ssize_t at
+    cdef readonly long long sent_messages
+    cdef readonly long long sent_bytes
+    cdef public long long granted_messages
+    cdef public long long granted_bytes
 
     cdef void reserve(self, Py_ssize_t size) except *
     @cython.locals(p=writable_p, i=Py_ssize_t)
@@ -39,5 +42,5 @@ cdef class Outbox:
     @cython.locals(encoded=bytes, start=Py_ssize_t, size=Py_ssize_t, shift=Py_ssize_t, p=writable_p, i=Py_ssize_t)
     cdef void attribute(self, str name, object value) except *
     @cython.locals(start=Py_ssize_t, size=Py_ssize_t)
-    cpdef Py_ssize_t put(self, bytes topic, bytes body, object attributes, int64_t timestamp_us, bint with_id, bytes rest) except -1
+    cpdef int64_t put(self, bytes topic, bytes body, object attributes, int64_t timestamp_us, bint with_id, bytes rest) except -1
     cpdef bytes take(self)

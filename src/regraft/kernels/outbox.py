@@ -56,8 +56,16 @@ class Outbox:
         self.counter = seed
         self.buffer = bytearray(4096)
         self.used = 0
-        self.messages = 0  # in the buffer now
         self.at = 0
+        self.sent_messages = 0  # put in so far,
+        self.sent_bytes = 0
+        self.granted_messages = 0  # and allowed by the node
+        self.granted_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the node allows another message."""
+        return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
 
     def reserve(self, size: int) -> None:
         """Make room for `size` bytes from `at` on."""
@@ -155,7 +163,7 @@ class Outbox:
         with_id: bool,
         rest: bytes,
     ) -> int:
-        """Add a message; the size of its frame. `rest` are further fields, encoded.
+        """Add a message; its ordinal. `rest` are further fields, encoded.
 
         A timestamp of 0 is left out. If it fails, nothing was added.
         """
@@ -187,14 +195,14 @@ class Outbox:
             )
         put_header(writable(self.buffer), start, MESSAGE, size - HEADER)
         self.used = self.at
-        self.messages += 1
-        return size
+        self.sent_messages += 1
+        self.sent_bytes += size
+        return self.sent_messages
 
     def take(self) -> bytes:
         """All that is in the buffer, which is empty afterwards."""
         data = bytes(memoryview(self.buffer)[: self.used])
         self.used = 0
-        self.messages = 0
         if len(self.buffer) > 1 << 20:
             self.buffer = bytearray(4096)
         return data
