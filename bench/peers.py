@@ -1,4 +1,4 @@
-"""Public clients of several libraries, each in the fastest way it documents.
+"""Public clients of several libraries, each in the fastest way that was tried.
 
 A way is two functions, one for the process that sends and one for the process that receives. The
 sender takes blocks from a `Pace` until it is told to stop; the receiver asks for the body of every

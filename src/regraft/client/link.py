@@ -22,9 +22,10 @@ FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
 class Batch:
     """Messages that arrived together; `waiting` subscriptions have not finished with them."""
 
-    __slots__ = ("messages", "size", "waiting")
+    __slots__ = ("link", "messages", "size", "waiting")
 
-    def __init__(self, messages: list[ReceivedMessage], size: int) -> None:
+    def __init__(self, link: Link, messages: list[ReceivedMessage], size: int) -> None:
+        self.link = link  # over which they came: only there do they count as taken
         self.messages = messages
         self.size = size
         self.waiting = 0
@@ -147,7 +148,7 @@ class Link:
         """What happened, by these bytes. A `PeerError` means that the node talks nonsense."""
         for key, content, size in self.inbox.feed(data):
             if type(key) is tuple:
-                yield Arrived(key, Batch(content, size))
+                yield Arrived(key, Batch(self, content, size))
             else:
                 message = native.decode(key, content)
                 event = self._control(message)

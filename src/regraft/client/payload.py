@@ -9,6 +9,7 @@ import msgspec
 
 from regraft.errors import LocalError
 from regraft.model.message import SCALAR_FIELDS
+from regraft.model.topics import check_topic
 from regraft.model.varint import Malformed
 
 TEXT = "text/plain; charset=utf-8"
@@ -53,6 +54,8 @@ def encode_headers(headers: Mapping[str, Any]) -> bytes:
             raise LocalError("bad-message", f"{name}: {reason}") from None
         if name == "priority" and not 0 <= value <= 9:
             raise LocalError("bad-message", f"priority: {value} is not 0 to 9")
+        if name == "reply_to" and value:
+            check_topic(value)
         if value != row.absent:
             parts.append(written)
     return b"".join(parts)

@@ -75,11 +75,10 @@ class _Wire(asyncio.Protocol):
         self._client._lost(self.link, exc)
 
     def pause_writing(self) -> None:
-        self._client._writable = False
+        self._client._set_writable(self.link, False)
 
     def resume_writing(self) -> None:
-        self._client._writable = True
-        self._client._make_room()
+        self._client._set_writable(self.link, True)
 
 
 class Upkeep:
@@ -209,7 +208,7 @@ class Upkeep:
 
     def _taken(self, batch: Batch) -> None:
         """The application is done with some messages: the node may send more."""
-        if self._link is not None:
+        if self._link is not None and batch.link is self._link:
             self._write(self._link.taken(batch))
 
     # ------------------------------------------------------------------- connection
@@ -340,7 +339,9 @@ class Upkeep:
     def _forget_link(self, error: RegraftError) -> int:
         """The connection is gone; the number of messages whose fate is not known."""
         link, self._link = self._link, None
-        self._transport = None
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()  # after what was written, if it still can be
         unconfirmed = link.outbox.sent_messages - link.confirmed if link is not None else 0
         waiting: list[asyncio.Future[Any]] = [
             *self._answers.values(),
@@ -464,6 +465,12 @@ class Upkeep:
             self._opening.set_exception(error)
         if self._break is not None and not self._break.done():
             self._break.set_result(error)
+
+    def _set_writable(self, link: Link, writable: bool) -> None:
+        if link is self._latest:
+            self._writable = writable
+            if writable:
+                self._make_room()
 
     def _make_room(self) -> None:
         if not self._room.is_set():

@@ -46,7 +46,7 @@ from regraft.errors import LocalError
 @click.option("--correlation", metavar="ID", help="An id of your own, for answers.")
 @click.option(
     "--timeout",
-    type=float,
+    type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="S",
@@ -85,7 +85,7 @@ def pub(
     async def publish() -> int:
         published = 0
         refused: list[str] = []
-        async with await connect(url) as client:
+        async with await connect(url, connect_timeout=min(5.0, timeout)) as client:
             client.on_refused(lambda error, messages: refused.append(error.text))
             # Input may take its time: meanwhile what was read goes out, and heartbeats too.
             while (one := await asyncio.to_thread(next, bodies, None)) is not None:

@@ -17,7 +17,13 @@ from regraft.kernels.inbox import ReceivedMessage
 @click.argument("pattern", default="#")
 @click.option("-w", "--where", default="", metavar="SELECTOR", help="Only what a selector allows.")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many messages.")
-@click.option("-t", "--timeout", type=float, metavar="S", help="Fail after S s without a message.")
+@click.option(
+    "-t",
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Fail after S s without a message.",
+)
 @click.option("--exact", is_flag=True, help="Not what is below the topic.")
 @click.option("--json", "form", flag_value="json", help="One JSON object per line.")
 @click.option("--body", "form", flag_value="body", help="Only the bodies, one per line.")

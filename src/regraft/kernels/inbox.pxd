@@ -4,6 +4,17 @@ from regraft.kernels.envelope cimport Scan
 from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, u32
 from regraft.kernels.lane cimport is_topic
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(void*)
+
+cdef inline bytes part(bytes data, Py_ssize_t start, Py_ssize_t end):
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, end - start)
+
+cdef inline void untrack(object message) noexcept:
+    PyObject_GC_UnTrack(<void*>message)
+
 cdef class ReceivedMessage:
     cdef readonly bytes envelope
     cdef readonly str topic

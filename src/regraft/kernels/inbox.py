@@ -27,6 +27,13 @@ if not cython.compiled:
     from regraft.kernels.frame import HEADER, MESSAGE, TRANSFER, cut, u32
     from regraft.kernels.lane import is_topic
 
+    def part(data: bytes, start: int, end: int) -> bytes:
+        """A copy of data[start:end]."""
+        return data[start:end]
+
+    def untrack(message: Any) -> None:
+        """Tell the garbage collector to look elsewhere; interpreted, it has its way."""
+
 
 class ReceivedMessage:
     """A message as it was received. `subscriptions` are the ids of those that it matched."""
@@ -46,7 +53,7 @@ class ReceivedMessage:
     @property
     def body(self) -> bytes:
         """The body as it was sent, compressed if it was."""
-        return self.envelope[self.body_at : self.body_end]
+        return part(self.envelope, self.body_at, self.body_end)
 
     @property
     def message(self) -> Message:
@@ -216,6 +223,7 @@ class Inbox:
         message.body_end = scan.body_end - start
         message.subscriptions = self.subscriptions
         message.whole = None
+        untrack(message)  # it can be in no cycle, and there are millions of them
         self.left -= 1
         self.messages += 1
         self.size += end - pos

@@ -43,4 +43,6 @@ cdef class Outbox:
     cdef void attribute(self, str name, object value) except *
     @cython.locals(start=Py_ssize_t, size=Py_ssize_t)
     cpdef int64_t put(self, bytes topic, bytes body, object attributes, int64_t timestamp_us, bint with_id, bytes rest) except -1
+    @cython.locals(n=Py_ssize_t)
+    cpdef Py_ssize_t put_many(self, bytes topic, list bodies, Py_ssize_t start, object attributes, int64_t timestamp_us, bint with_id, bytes rest, Py_ssize_t used_max) except -1
     cpdef bytes take(self)

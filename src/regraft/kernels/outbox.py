@@ -199,6 +199,33 @@ class Outbox:
         self.sent_bytes += size
         return self.sent_messages
 
+    def put_many(
+        self,
+        topic: bytes,
+        bodies: list[Any],
+        start: int,
+        attributes: Mapping[str, Any] | None,
+        timestamp_us: int,
+        with_id: bool,
+        rest: bytes,
+        used_max: int,
+    ) -> int:
+        """Add messages from `start` on; where it stopped.
+
+        It stops when there is no more credit, when the buffer is full enough, and before a body
+        that is not bytes.
+        """
+        n = len(bodies)
+        while start < n and self.used < used_max:
+            body = bodies[start]
+            if type(body) is not bytes:
+                break
+            if self.sent_messages >= self.granted_messages or self.sent_bytes >= self.granted_bytes:
+                break
+            self.put(topic, body, attributes, timestamp_us, with_id, rest)
+            start += 1
+        return start
+
     def take(self) -> bytes:
         """All that is in the buffer, which is empty afterwards."""
         data = bytes(memoryview(self.buffer)[: self.used])

@@ -57,6 +57,7 @@ class Driver:
         self._lingering: set[socket.socket] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.stopped = asyncio.Event()
+        self.failed = False
 
     # ------------------------------------------------------------------- listening
 
@@ -127,6 +128,17 @@ class Driver:
 
     def _step(self, events: Sequence[Event]) -> None:
         """Step the node and perform what it wants, until nothing more comes of it at once."""
+        if self.failed:
+            return
+        try:
+            self._perform(events)
+        except Exception:
+            # A mistake in the node: what it knows may be half changed. It must not go on.
+            log.critical("the node made a mistake and is stopped", exc_info=True)
+            self.failed = True
+            self.stopped.set()
+
+    def _perform(self, events: Sequence[Event]) -> None:
         now = self._clock.now()
         while events:
             answers: list[Event] = []
@@ -309,6 +321,7 @@ class Driver:
 
     def shut(self) -> None:
         """Close whatever is still open."""
+        self._refuse(Refuse(), [])
         if self._timer is not None:
             self._timer.cancel()
         for peer in list(self._peers.values()):

@@ -30,8 +30,8 @@ def run(config: Config) -> int:
     with DataFolder.open(config.data, config.name) as folder:
         node = Node(folder.identity, config.limits, config.heartbeat_ms, random.SystemRandom())
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(node, config))
-    return 0
+            failed = runner.run(_serve(node, config))
+    return 1 if failed else 0
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -43,7 +43,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(node: Node, config: Config) -> None:
+async def _serve(node: Node, config: Config) -> bool:
     loop = asyncio.get_running_loop()
     driver = Driver(node, Clock(), loop)
     host, port = driver.listen(config.host, config.port)
@@ -60,6 +60,7 @@ async def _serve(node: Node, config: Config) -> None:
         notify_stopping()
         driver.shut()
         log.info("stopped; %s", _summary(node))
+    return driver.failed
 
 
 def _announce(node: Node, host: str, port: int) -> None:

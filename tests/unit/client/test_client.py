@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -389,3 +390,50 @@ async def test_next_may_wait_for_what_a_selector_allows() -> None:
         assert (await subscription.next(1)).text() == "7"
         with pytest.raises(WorldError, match="no message"):
             await subscription.next(2, where="n = 1")
+
+
+@virtual_time
+async def test_many_are_not_confirmed_if_the_connection_was_lost_on_the_way() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+
+        def bodies() -> Iterator[bytes]:
+            for n in range(3000):
+                if n == 2000:
+                    bus.kill()
+                    bus.start()
+                yield b"x" * 200
+
+        with pytest.raises(WorldError, match="in flight"):
+            await client.publish_many("a", bodies(), confirm=True, timeout=30)
+
+
+@virtual_time
+async def test_many_may_be_of_any_kind_and_keep_their_order() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("a")
+        await client.publish_many("a", [b"1", "2", {"n": 3}, b"4"], confirm=True)
+        got = [await subscription.next(1) for _ in range(4)]
+        assert [message.body for message in got] == [b"1", b"2", b'{"n":3}', b"4"]
+        assert [message.content_type for message in got] == [
+            "", "text/plain; charset=utf-8", "application/json", "",
+        ]  # fmt: skip
+
+
+@virtual_time
+async def test_credit_of_an_old_connection_is_not_given_to_a_new_one() -> None:
+    async with Bus() as bus:
+        reader = await bus.connect(queue_messages=100)
+        publisher = await bus.connect()
+        subscription = await reader.subscribe("a")
+        await publisher.publish_many("a", [b"x"] * 100, confirm=True)
+        await asyncio.sleep(1)
+        bus.kill()
+        bus.start()
+        await asyncio.sleep(5)
+        assert len(await subscription.next_batch()) == 100  # they came over the old one
+        task = asyncio.create_task(publisher.publish_many("a", [b"y"] * 1000, timeout=60))
+        await asyncio.sleep(2)
+        assert subscription.pending() == 100
+        task.cancel()

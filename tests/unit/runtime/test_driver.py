@@ -1,0 +1,57 @@
+"""The driver: what a mistake in the node leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+
+import pytest
+
+from regraft.limits import Limits
+from regraft.model.identity import Identity
+from regraft.node.node import Node
+from regraft.runtime.clock import JUMP_US, Clock
+from regraft.runtime.driver import Driver
+
+
+def test_a_node_that_makes_a_mistake_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(Identity(bytes(16), "n", 1), Limits(), 10_000, random.Random(1))
+
+    async def main() -> bool:
+        driver = Driver(node, Clock(), asyncio.get_running_loop())
+        host, port = driver.listen("127.0.0.1", 0)
+        monkeypatch.setattr(node, "_take_in", lambda *_: 1 / 0)
+        with socket.create_connection((host, port)) as client:
+            client.sendall(b"REGRAFT\n")
+            async with asyncio.timeout(5):
+                await driver.stopped.wait()
+        driver.shut()
+        return driver.failed
+
+    with caplog.at_level(logging.CRITICAL):
+        assert asyncio.run(main())
+    assert "made a mistake" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_the_clock_follows_drift_at_once_and_jumps_slowly() -> None:
+    at = {"ns": 0, "wall_ns": 1_000_000_000_000}
+    clock = Clock(lambda: at["ns"], lambda: at["wall_ns"])
+
+    def later(seconds: float, wall_seconds: float) -> int:
+        """Let both clocks run; how far the told time moved, in µs."""
+        before = clock.now().wall_us
+        at["ns"] += int(seconds * 1e9)
+        at["wall_ns"] += int(wall_seconds * 1e9)
+        return clock.now().wall_us - before
+
+    assert later(1, 1.0001) == 1_000_100  # drift
+    hour = 3600
+    moved = later(10, 10 + hour)
+    assert 10_000_000 < moved <= 10_500_000  # a jump: by a twentieth of the ten seconds
+    assert later(10, 10) <= 10_500_000
+    moved = later(10, 10 - hour)  # somebody set it back: the rest is drift again
+    assert 9_000_000 <= moved < 10_000_000 + JUMP_US
