@@ -12,13 +12,13 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from regraft.client.link import Link
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers
 from regraft.client.subscription import EndedError, Subscription
 from regraft.client.upkeep import Upkeep, log
 from regraft.errors import LocalError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
+from regraft.kernels.outbox import Outbox
 from regraft.model.message import Value
 from regraft.model.topics import check_pattern, check_topic
 from regraft.wire import native
@@ -125,18 +125,26 @@ class Client(Upkeep):
         priority, reply_to, correlation, type, type_name, ... Waits, at most `timeout` seconds,
         while there is no connection or no credit.
         """
-        link = self._link
-        if link is None or not link.outbox.has_room or not self._writable:
-            link = await self._wait_for_room(timeout)
+        outbox = self._outbox
+        if outbox is None or not outbox.has_room or not self._writable:
+            outbox = (await self._wait_for_room(timeout)).outbox
         if type(body) is not bytes:
             body, content_type = encode_body(body)
             if content_type:
                 headers.setdefault("content_type", content_type)
         if ttl is not None:
             headers["expiration_us"] = time.time_ns() // 1000 + int(ttl * 1_000_000)
-        ordinal = self._put(
-            link, topic, body, attributes, encode_headers(headers) if headers else b""
+        options = self.options
+        ordinal = outbox.put(
+            self._topics.get(topic) or self._encode_topic(topic),
+            body,
+            attributes,
+            time.time_ns() // 1000 if options.timestamps else 0,
+            options.message_ids,
+            encode_headers(headers) if headers else b"",
         )
+        if not self._flushing or outbox.used >= FLUSH_BYTES:
+            self._flush_soon(outbox)
         if confirm:
             await self._confirmation(ordinal, timeout)
 
@@ -182,7 +190,7 @@ class Client(Upkeep):
                         own += encode_headers({"content_type": content_type})
                     link.outbox.put(encoded, body, attributes, now_us, ids, own)
                     at += 1
-                self._put_in(link)
+                self._flush_soon(link.outbox)
             count += len(chunk)
         if confirm and count:
             await self._confirmation(link.outbox.sent_messages, timeout)
@@ -194,26 +202,9 @@ class Client(Upkeep):
         if link.outbox.sent_messages > link.confirmed:
             await self._confirmation(link.outbox.sent_messages, timeout)
 
-    def _put(
-        self,
-        link: Link,
-        topic: str,
-        body: bytes,
-        attributes: Mapping[str, Value] | None,
-        rest: bytes,
-    ) -> int:
-        encoded = self._topics.get(topic)
-        if encoded is None:
-            encoded = self._encode_topic(topic)
-        options = self.options
-        now_us = time.time_ns() // 1000 if options.timestamps else 0
-        ordinal = link.outbox.put(encoded, body, attributes, now_us, options.message_ids, rest)
-        self._put_in(link)
-        return ordinal
-
-    def _put_in(self, link: Link) -> None:
+    def _flush_soon(self, outbox: Outbox) -> None:
         """Something was put into the outbox: see to it that it is sent."""
-        if link.outbox.used >= FLUSH_BYTES:
+        if outbox.used >= FLUSH_BYTES:
             self._flush()
         elif not self._flushing:
             self._flushing = True

@@ -90,7 +90,10 @@ class Subscription:
         try:
             while True:
                 while ready:
-                    yield self._pop()
+                    self._left -= 1
+                    if self._left == 0:
+                        self._finish_batch()
+                    yield ready.popleft()
                 await self._arrival(None)
         except EndedError:
             return

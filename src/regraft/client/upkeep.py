@@ -34,6 +34,7 @@ from regraft.client.link import (
 from regraft.client.options import Options
 from regraft.client.subscription import Subscription
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
+from regraft.kernels.outbox import Outbox
 from regraft.wire import native
 
 HEARTBEATS_MISSED_MAX = 3
@@ -102,6 +103,7 @@ class Upkeep:
         self._connector = connector
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None  # open, or None
+        self._outbox: Outbox | None = None  # of the link
         self._latest: Link | None = None  # open or being opened; older ones have no say any more
         self._transport: Any = None
         self._writable = True
@@ -276,6 +278,7 @@ class Upkeep:
             raise
         self._transport = transport
         self._link = link
+        self._outbox = link.outbox
         self._heard = self._spoke = self._loop.time()
         for subscription in self._subscriptions.values():
             question = native.Subscribe(
@@ -338,7 +341,7 @@ class Upkeep:
 
     def _forget_link(self, error: RegraftError) -> int:
         """The connection is gone; the number of messages whose fate is not known."""
-        link, self._link = self._link, None
+        link, self._link, self._outbox = self._link, None, None
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()  # after what was written, if it still can be
