@@ -29,8 +29,17 @@ PREFIX = "REGRAFT_"
 FILE_VARIABLE = "REGRAFT_CONFIG"
 # Variables of the same prefix that are no settings of a node.
 OTHER_VARIABLES = frozenset(
-    {FILE_VARIABLE, "REGRAFT_KERNELS", "REGRAFT_REQUIRE_COMPILED", "REGRAFT_NO_COMPILE"}
+    {
+        FILE_VARIABLE,
+        "REGRAFT_KERNELS",
+        "REGRAFT_REQUIRE_COMPILED",
+        "REGRAFT_NO_COMPILE",
+        "REGRAFT_URL",  # of clients
+        "REGRAFT_NAMES",
+        "REGRAFT_FUZZ_SECONDS",  # of tests
+    }
 )
+OTHER_PREFIX = "REGRAFT_NAME_"  # of clients: logical names
 TEXT_BYTES_MAX = 255  # of a name or a host, as in the domain name system
 UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 NUMBER = re.compile(r"(-?[0-9]+(?:_[0-9]+)*) ?([a-z]*)", re.IGNORECASE)
@@ -225,6 +234,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     given = {}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        if variable.startswith(OTHER_PREFIX):
             continue
         if variable not in names:
             known = [*names, *OTHER_VARIABLES]

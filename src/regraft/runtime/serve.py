@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from regraft import __version__, kernels
 from regraft.config import Config, warnings
@@ -77,14 +80,25 @@ def _announce(node: Node, host: str, port: int) -> None:
             "install a C compiler and reinstall"
         )
     log.info("listening on %s:%d", host, port)
-    if sys.stdout.isatty() or node.identity.incarnation == 1:
+    if "NOTIFY_SOCKET" not in os.environ:  # somebody looks at it
+        command = _command()
         elsewhere = "" if port == 7447 else f" --url {host}:{port}"
         print(
             f"Regraft {__version__}: connect to {host}:{port}. Try, in two other terminals:\n"
-            f"  regraft sub 'news/#'{elsewhere}\n"
-            f"  regraft pub news/eu 'hello'{elsewhere}",
+            f"  {command} sub 'news/#'{elsewhere}\n"
+            f"  {command} pub news/eu 'hello'{elsewhere}",
             flush=True,
         )
+
+
+def _command() -> str:
+    """How to call this program here."""
+    if shutil.which("regraft"):
+        return "regraft"
+    script = Path(sys.executable).with_name("regraft")
+    if not script.exists():
+        return f"{sys.executable} -m regraft"
+    return os.path.relpath(script)
 
 
 def _summary(node: Node) -> str:
