@@ -37,7 +37,7 @@ bench: setup .venv/.bench ## a benchmark: make bench NAME=capacity QUICK=1
 	REGRAFT_REQUIRE_COMPILED=1 $(BIN)/python -m bench.$(NAME) $(if $(filter 1,$(QUICK)),--quick)
 
 docs: setup .venv/.docs ## build the documentation into build/site
-	@$(BIN)/mkdocs --quiet build --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 	@echo "The documentation is in build/site: open build/site/index.html"
 
 simulate: setup ## tell a simulated story: make simulate SEED=7

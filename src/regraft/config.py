@@ -36,7 +36,6 @@ OTHER_VARIABLES = frozenset(
         "REGRAFT_NO_COMPILE",
         "REGRAFT_URL",  # of clients
         "REGRAFT_NAMES",
-        "REGRAFT_FUZZ_SECONDS",  # of tests
     }
 )
 OTHER_PREFIX = "REGRAFT_NAME_"  # of clients: logical names

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from regraft.client.client import Client
+from regraft.client.client import Callback, Client
 from regraft.client.options import Options
 from regraft.client.subscription import EndedError, Subscription
-from regraft.errors import LocalError
+from regraft.client.upkeep import Disconnection
+from regraft.errors import LocalError, RegraftError
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.message import Value
 from regraft.model.selector import Selector
@@ -85,6 +86,47 @@ class BlockingClient:
         """What the node holds: see `Client.inspect`."""
         return self._run(self._client.inspect(what, **more))
 
+    def unsubscribe_all(self) -> None:
+        """End all subscriptions."""
+        self._run(self._client.unsubscribe_all())
+
+    def on(
+        self, pattern: str = "", *, where: str = "", exact: bool = False
+    ) -> Callable[[Callback], Callback]:
+        """Decorate a function to have it called with every message, in the client's own thread."""
+
+        def decorate(callback: Callback) -> Callback:
+            self.subscribe(pattern, where=where, exact=exact, callback=callback)
+            return callback
+
+        return decorate
+
+    def on_disconnect(self, callback: Callable[[Disconnection], None]) -> None:
+        """Call this, in the client's own thread, when a connection is lost."""
+        self._client.on_disconnect(callback)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Call this, in the client's own thread, when a node is there again."""
+        self._client.on_reconnect(callback)
+
+    def on_refused(self, callback: Callable[[RegraftError, int], None]) -> None:
+        """Call this, in the client's own thread, for messages that a node did not take."""
+        self._client.on_refused(callback)
+
+    def on_missed(self, callback: Callable[[int, str], None]) -> None:
+        """Call this, in the client's own thread, for messages that a node dropped."""
+        self._client.on_missed(callback)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a node is there now."""
+        return self._client.is_connected
+
+    @property
+    def node_name(self) -> str:
+        """The name of the node it is, or was last, connected to."""
+        return self._client.node_name
+
     @property
     def client_id(self) -> str:
         """The id by which nodes know this client."""
@@ -154,6 +196,10 @@ class BlockingSubscription:
                 yield self._client._run(self._subscription.next_batch())
             except EndedError:
                 return
+
+    def next_batch(self, timeout: float | None = None) -> list[ReceivedMessage]:
+        """All that has arrived, at least one message."""
+        return self._client._run(self._subscription.next_batch(timeout))
 
     def pending(self) -> int:
         """How many messages have arrived and were not taken yet."""

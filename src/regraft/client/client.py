@@ -14,7 +14,7 @@ from typing import Any
 
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers
-from regraft.client.subscription import EndedError, Subscription
+from regraft.client.subscription import Subscription
 from regraft.client.upkeep import Upkeep, log
 from regraft.errors import LocalError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
@@ -26,6 +26,7 @@ from regraft.wire import native
 FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting for the loop
 CHUNK_MESSAGES = 1024  # of many, at a time
 TOPICS_CACHED = 4096
+INSPECTED = ("node", "connections", "subscriptions")
 
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
 
@@ -156,6 +157,7 @@ class Client(Upkeep):
         attributes: Mapping[str, Value] | None = None,
         confirm: bool = False,
         timeout: float | None = None,
+        ttl: float | None = None,
         **headers: Any,
     ) -> int:
         """Publish many messages to one topic, and return how many. The fastest way to do it.
@@ -164,6 +166,8 @@ class Client(Upkeep):
         lost on the way, it raises, and nobody knows of how many that is true.
         """
         encoded = self._topics.get(topic) or self._encode_topic(topic)
+        if ttl is not None:
+            headers["expiration_us"] = time.time_ns() // 1000 + int(ttl * 1_000_000)
         rest = encode_headers(headers) if headers else b""
         options = self.options
         begun = link = self._link or await self._wait_for_room(timeout)
@@ -197,10 +201,13 @@ class Client(Upkeep):
         return count
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until the node has dealt with all that was published on this connection."""
+        """Wait until the node has dealt with all that was published on this connection.
+
+        Dealt with means taken or refused: what was refused is told to `on_refused`.
+        """
         link = self._link if self._link is not None else await self._wait_for_room(timeout)
         if link.outbox.sent_messages > link.confirmed:
-            await self._confirmation(link.outbox.sent_messages, timeout)
+            await self._confirmation(link.outbox.sent_messages, timeout, self._barriers)
 
     def _flush_soon(self, outbox: Outbox) -> None:
         """Something was put into the outbox: see to it that it is sent."""
@@ -218,11 +225,17 @@ class Client(Upkeep):
         encoded = self._topics[topic] = topic.encode()
         return encoded
 
-    async def _confirmation(self, ordinal: int, timeout: float | None) -> None:
+    async def _confirmation(
+        self,
+        ordinal: int,
+        timeout: float | None,
+        waiting: dict[int, asyncio.Future[None]] | None = None,
+    ) -> None:
         assert self._loop is not None
-        future = self._confirmations.get(ordinal)
+        waiting = self._confirmations if waiting is None else waiting
+        future = waiting.get(ordinal)
         if future is None:
-            future = self._confirmations[ordinal] = self._loop.create_future()
+            future = waiting[ordinal] = self._loop.create_future()
         self._barrier_due = True
         if not self._flushing:
             self._flushing = True
@@ -237,6 +250,8 @@ class Client(Upkeep):
         self, what: str = "node", *, rows: int = 0, timeout: float | None = 10.0
     ) -> dict[str, Any]:
         """What the node holds: "node", "connections" or "subscriptions"."""
+        if what not in INSPECTED:
+            raise LocalError("bad-message", f"{what!r}: inspect one of {', '.join(INSPECTED)}")
         await self._wait_for_link(timeout)
         assert self._loop is not None
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -316,13 +331,14 @@ class Client(Upkeep):
             subscription.end()
 
     async def _call(self, subscription: Subscription, callback: Callback) -> None:
-        try:
-            async for message in subscription:
+        async for message in subscription:
+            try:
                 result = callback(message)
                 if inspect.isawaitable(result):
                     await result
-        except EndedError:
-            pass
+            except Exception:
+                # The next message may be better; and who stops taking holds everybody up.
+                log.exception("the callback for %r failed on %r", subscription, message)
 
     def _spawn(self, coroutine: Any) -> None:
         assert self._loop is not None
@@ -333,7 +349,7 @@ class Client(Upkeep):
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a callback failed, and is called no more", exc_info=task.exception())
+            log.error("a subscription with a callback ended", exc_info=task.exception())
 
     async def _ask(self, id: int, question: native.Control, timeout: float | None) -> None:
         """Send what the node answers, and wait for the answer."""

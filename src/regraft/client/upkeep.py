@@ -118,6 +118,7 @@ class Upkeep:
         self._last_subscription = 0
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._confirmations: dict[int, asyncio.Future[None]] = {}
+        self._barriers: dict[int, asyncio.Future[None]] = {}
         self._questions: dict[str, deque[asyncio.Future[bytes]]] = {}
         self._barrier_due = False
         self._welcome: native.Welcome | None = None
@@ -349,9 +350,11 @@ class Upkeep:
         waiting: list[asyncio.Future[Any]] = [
             *self._answers.values(),
             *self._confirmations.values(),
+            *self._barriers.values(),
             *(future for futures in self._questions.values() for future in futures),
         ]
         self._confirmations.clear()
+        self._barriers.clear()
         self._questions.clear()
         for future in waiting:
             if not future.done():
@@ -417,14 +420,15 @@ class Upkeep:
             case Settled(id, error):
                 self._settled(id, error)
             case Confirmed(ordinal):
-                for key in [key for key in self._confirmations if key <= ordinal]:
-                    _resolve(self._confirmations.pop(key), None)
+                for waiting in (self._confirmations, self._barriers):
+                    for key in [key for key in waiting if key <= ordinal]:
+                        _resolve(waiting.pop(key), None)
             case Refused():
                 self._refused(event)
             case Told(what, answer):
-                waiting = self._questions.get(what)
-                if waiting:
-                    _resolve(waiting.popleft(), answer)
+                asked = self._questions.get(what)
+                if asked:
+                    _resolve(asked.popleft(), answer)
             case Missed(messages, reason):
                 log.warning("the node dropped %d messages for us: %s", messages, reason)
                 for callback in self._on_missed:

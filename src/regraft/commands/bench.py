@@ -113,7 +113,9 @@ async def _throughput(
     begun = time.perf_counter()
     body = bytes(size)
     sent = 0
-    with click.progressbar(length=messages, file=sys.stderr, label="publishing") as progress:
+    with click.progressbar(
+        length=messages, file=sys.stderr, label="publishing", hidden=not sys.stderr.isatty()
+    ) as progress:
         while sent < messages:
             count = min(1000, messages - sent)
             await publisher.publish_many(topic, [body] * count)

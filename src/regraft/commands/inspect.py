@@ -37,7 +37,7 @@ async def _inspect(what: str, rows: int, as_json: bool, url: str | None) -> int:
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     elif "rows" in answer:
-        for line in _table(answer["rows"]):
+        for line in _table(answer["rows"]) if answer["rows"] else [f"no {what}"]:
             click.echo(line)
         if answer["shown"] < answer["total"]:
             click.echo(f"{answer['shown']} of {answer['total']} shown", err=True)

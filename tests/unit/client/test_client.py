@@ -437,3 +437,47 @@ async def test_credit_of_an_old_connection_is_not_given_to_a_new_one() -> None:
         await asyncio.sleep(2)
         assert subscription.pending() == 100
         task.cancel()
+
+
+@virtual_time
+async def test_a_callback_that_fails_gets_the_next_message_and_holds_nobody_up() -> None:
+    async with Bus() as bus:
+        client = await bus.connect(queue_messages=100)
+        seen: list[str] = []
+
+        def fails(message: Any) -> None:
+            seen.append(message.text())
+            raise ValueError(message.text())
+
+        await client.subscribe("a", callback=fails)
+        good = await client.subscribe("b")
+        publisher = await bus.connect()
+        await publisher.publish_many("a", [str(n) for n in range(500)], confirm=True)
+        await publisher.publish("b", "hello", confirm=True)
+        assert (await good.next(60)).text() == "hello"
+        assert seen == [str(n) for n in range(500)]
+
+
+@virtual_time
+async def test_flush_waits_and_refusals_go_to_who_asked_for_them() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        refused: list[int] = []
+        client.on_refused(lambda error, count: refused.append(count))
+        await client.publish("a", b"", to="bob")
+        await client.flush(timeout=5)
+        assert refused == [1]
+        with pytest.raises(LocalError, match="inspect one of node"):
+            await client.inspect("foo")
+        assert (await client.inspect())["refused"] == 1
+
+
+@virtual_time
+async def test_what_has_expired_is_not_delivered() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("a")
+        await client.publish_many("a", [b"old"], expiration_us=1)
+        await client.publish_many("a", [b"new"], ttl=10**9, confirm=True)
+        assert (await subscription.next(1)).body == b"new"
+        assert (await client.inspect())["expired"] == 1

@@ -1,0 +1,44 @@
+"""Writes `cli.md`: what `--help` says, for every command.
+
+python docs/make_cli.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from regraft import cli
+
+TARGET = Path(__file__).parent / "cli.md"
+HEAD = """\
+# The command line
+
+<!-- Written by make_cli.py from the help of the commands. -->
+
+Every command says this itself, with `--help` or `-h`. `regraft completion` makes the shell complete
+commands and options: [how to](howto/operate.md#shell-completion).
+"""
+
+
+def help_of(*command: str) -> str:
+    """What a command says about itself."""
+    result = CliRunner().invoke(
+        cli.group, [*command, "--help"], prog_name="regraft", terminal_width=80
+    )
+    assert result.exit_code == 0, result.output
+    return "\n".join(line.rstrip() for line in result.output.splitlines())
+
+
+def text() -> str:
+    """The page as it is written."""
+    parts = [HEAD]
+    for command in ((), *((name,) for name in cli.COMMANDS)):
+        title = " ".join(("regraft", *command))
+        parts.append(f"\n## {title}\n\n```text\n{help_of(*command)}\n```\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
