@@ -56,6 +56,8 @@ class Config:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     heartbeat_ms: int = 10_000  # what this node proposes
+    # How long to look for more before the process sleeps; 0: not at all.
+    spin_us: int = field(default=100, metadata={"range": (0, 10_000)})
     limits: Limits = field(default_factory=Limits)
     # Where each value came from, by name; what is missing here is a default.
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

@@ -48,7 +48,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(node: Node, config: Config) -> bool:
     loop = asyncio.get_running_loop()
-    driver = Driver(node, Clock(), loop)
+    driver = Driver(node, Clock(), loop, config.spin_us)
     host, port = driver.listen(config.host, config.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, driver.stop, f"the node got {number.name}")
