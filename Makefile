@@ -30,7 +30,7 @@ check: setup ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src
-	$(REQUIRE) $(BIN)/python -m pytest -m "not slow"
+	$(REQUIRE) $(BIN)/python -m pytest -m "not slow" -n auto
 
 bench: setup .venv/.bench ## a benchmark: make bench NAME=capacity QUICK=1
 	@test -n "$(NAME)" || { echo "Say which: make bench NAME=capacity (QUICK=1 for a short one)"; exit 2; }

@@ -41,6 +41,7 @@ import pytest
 import regraft
 from regraft.errors import CODES
 
+pytestmark = pytest.mark.slow  # it starts processes
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PATIENCE_S = 20
