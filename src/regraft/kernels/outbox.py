@@ -125,7 +125,9 @@ class Outbox:
         elif kind is bytes:
             self.field(0x32, value)
         elif kind is Timestamp:
-            self.fixed(0x39, value.us)
+            if not INT64_MIN <= value.us <= INT64_MAX:
+                raise LocalError("bad-message", f"attribute {name!r} does not fit 64 bits")
+            self.fixed(0x39, value.us & 0xFFFFFFFFFFFFFFFF)
         else:
             raise LocalError(
                 "bad-message",

@@ -1,0 +1,224 @@
+"""What clients send and receive: against the reference codec, cut anywhere, and damaged."""
+
+from __future__ import annotations
+
+import contextlib
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from regraft import kernels
+from regraft.client.link import Link
+from regraft.errors import LocalError, PeerError
+from regraft.kernels import inbox as compiled_inbox
+from regraft.kernels import outbox as compiled_outbox
+from regraft.kernels.frame import transfer
+from regraft.model.message import Message, Timestamp, Value, decode_envelope
+from regraft.wire import native
+
+GRANTED = 1 << 40
+
+
+@pytest.fixture(scope="module", params=["as installed", "interpreted"])
+def modules(request: pytest.FixtureRequest) -> dict[str, ModuleType]:
+    if request.param == "interpreted":
+        return kernels.load_interpreted()
+    return {"inbox": compiled_inbox, "outbox": compiled_outbox}
+
+
+def outbox(modules: dict[str, ModuleType], frame_bytes_max: int = 1 << 20) -> Any:
+    made = modules["outbox"].Outbox(frame_bytes_max, 7)
+    made.granted_messages = made.granted_bytes = GRANTED
+    return made
+
+
+def split(data: bytes) -> list[tuple[int, bytes]]:
+    frames, at = [], 0
+    while at < len(data):
+        frame = native.read_frame(data, at, 1 << 26)
+        assert frame is not None
+        frames.append((int(frame[0]), frame[2]))
+        at = frame[3]
+    return frames
+
+
+def value(random: Random) -> Value:
+    return random.choice(
+        (
+            random.randint(-(2**63), 2**63 - 1),
+            random.randint(-200, 200),
+            random.random() * 10 ** random.randint(-300, 300),
+            random.random() < 0.5,
+            "grüß" * random.randint(0, 60),
+            random.randbytes(random.randint(0, 300)),
+            Timestamp(random.randint(-(2**63), 2**63 - 1)),
+        )
+    )
+
+
+def test_what_is_put_in_comes_out_as_the_reference_reads_it(modules: dict[str, ModuleType]) -> None:
+    random = Random(11)
+    box = outbox(modules)
+    expected = []
+    for ordinal in range(1, 400):
+        attributes = {
+            f"n{k}" + "x" * random.choice((0, 200)): value(random)
+            for k in range(random.randint(0, 5))
+        }
+        body = random.randbytes(random.choice((0, 1, 127, 128, 20_000)))
+        time_us = random.choice((0, 1, 2**62))
+        with_id = random.random() < 0.5
+        assert box.put(b"a/b", body, attributes, time_us, with_id, b"") == ordinal
+        expected.append((body, attributes, time_us or None, with_id))
+    ids = set()
+    for (kind, payload), (body, attributes, time_us, with_id) in zip(
+        split(box.take()), expected, strict=True
+    ):
+        message = decode_envelope(payload)
+        assert kind == native.Kind.MESSAGE
+        assert (message.topic, message.body) == ("a/b", body)
+        assert (message.attributes, message.timestamp_us) == (attributes, time_us)
+        assert (message.id is not None) == with_id
+        ids.add(message.id)
+    assert len(ids - {None}) == sum(with_id for *_, with_id in expected)
+
+
+def test_what_cannot_be_sent_leaves_nothing_behind(modules: dict[str, ModuleType]) -> None:
+    box = outbox(modules, frame_bytes_max=1000)
+    box.put(b"t", b"first", None, 0, False, b"")
+    for body, attributes in (
+        (bytes(2000), None),
+        (b"", {"x": object()}),
+        (b"", {"x": 2**63}),
+        (b"", {"": 1}),
+        (b"", {"n" * 256: 1}),
+        (b"", {f"n{k}": k for k in range(257)}),
+    ):
+        with pytest.raises(LocalError):
+            box.put(b"t", body, attributes, 0, False, b"")
+    assert box.put(b"t", b"second", None, 0, False, b"") == 2
+    bodies = [decode_envelope(payload).body for _, payload in split(box.take())]
+    assert bodies == [b"first", b"second"]
+
+
+def test_many_stop_at_credit_at_a_full_buffer_and_at_what_is_no_bytes(
+    modules: dict[str, ModuleType],
+) -> None:
+    box = outbox(modules)
+    bodies: list[Any] = [b"x"] * 10
+    box.granted_messages = 4
+    assert box.put_many(b"t", bodies, 0, None, 0, False, b"", 1 << 20) == 4
+    assert not box.has_room
+    box.granted_messages = GRANTED
+    bodies[7] = "text"
+    assert box.put_many(b"t", bodies, 4, None, 0, False, b"", 1 << 20) == 7
+    assert box.put_many(b"t", bodies, 8, None, 0, False, b"", box.used + 1) == 9
+    assert len(split(box.take())) == 8
+
+
+def stream(random: Random) -> tuple[bytes, list[Any]]:
+    """What a node may send, and what a client should make of it."""
+    parts: list[bytes] = []
+    expected: list[Any] = []
+    for _ in range(random.randint(1, 12)):
+        if random.random() < 0.3:
+            control = native.Heartbeat(random.randint(1, 2**40), True)
+            parts.append(native.encode(control))
+            expected.append(control)
+            continue
+        ids = tuple(sorted(random.sample(range(1, 400), random.randint(1, 3))))
+        messages = [
+            Message(random.choice(("a", "b/c")), random.randbytes(random.choice((0, 5, 300))))
+            for _ in range(random.randint(1, 5))
+        ]
+        header = native.encode(native.Transfer(len(messages), ids))
+        parts.append(header + b"".join(map(native.encode, messages)))
+        expected += [(ids, message.topic, message.body) for message in messages]
+    return b"".join(parts), expected
+
+
+def understood(items: list[tuple[Any, Any, int]]) -> list[Any]:
+    found: list[Any] = []
+    for key, content, _ in items:
+        if isinstance(key, tuple):
+            found += [(key, message.topic, message.body) for message in content]
+            assert all(message.subscriptions == key for message in content)
+        else:
+            found.append(native.decode(key, content))
+    return found
+
+
+def opened(modules: dict[str, ModuleType]) -> Any:
+    def read(payload: bytes) -> tuple[int, tuple[int, ...]]:
+        header = native.decode(native.Kind.TRANSFER, payload)
+        return header.count, header.subscriptions
+
+    return modules["inbox"].Inbox(1 << 20, read)
+
+
+def test_where_the_bytes_are_cut_does_not_matter(modules: dict[str, ModuleType]) -> None:
+    random = Random(5)
+    for _ in range(40):
+        data, expected = stream(random)
+        assert understood(opened(modules).feed(data)) == expected
+        box, found, at = opened(modules), [], 0
+        while at < len(data):
+            size = random.choice((1, 3, 40, 500))
+            found += understood(box.feed(data[at : at + size]))
+            at += size
+        assert found == expected
+
+
+def test_damaged_bytes_are_refused_and_nothing_else_happens(
+    modules: dict[str, ModuleType],
+) -> None:
+    random = Random(9)
+    refused = 0
+    for _ in range(1500):
+        data = bytearray(stream(random)[0])
+        for _ in range(random.randint(1, 4)):
+            at = random.randrange(len(data))
+            damage = random.random()
+            if damage < 0.6:
+                data[at] ^= 1 << random.randrange(8)
+            elif damage < 0.8:
+                del data[at : at + random.randint(1, 20)]
+            else:
+                data[at:at] = random.randbytes(random.randint(1, 20))
+            if not data:
+                break
+        try:
+            understood(opened(modules).feed(bytes(data)))
+        except PeerError:
+            refused += 1
+    assert refused > 1000
+
+
+def test_a_node_that_sends_anything_gets_a_peer_error_or_an_answer() -> None:
+    random = Random(3)
+    for _ in range(1500):
+        link = Link(native.Hello(version_min=1, version_max=1, credit_messages=9), 1)
+        data = random.randbytes(random.randint(0, 60))
+        if random.random() < 0.7:  # whole frames with any content
+            kind = random.randint(0, 20)
+            data = native.frame(kind, data)
+        with contextlib.suppress(PeerError):
+            list(link.receive(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (native.encode(Message("t")), "protocol-violation"),
+        (transfer(b"\x12\x01\x01", 2) + native.encode(native.Heartbeat()), "protocol-violation"),
+        (native.encode(native.Transfer(0, (1,))), "protocol-violation"),
+        (b"\x00" * 12, "malformed-frame"),
+        (b"\xff" * 12, "frame-too-large"),
+    ],
+)
+def test_what_a_node_must_not_send(modules: dict[str, ModuleType], data: bytes, code: str) -> None:
+    with pytest.raises(PeerError) as caught:
+        opened(modules).feed(data)
+    assert caught.value.code.name == code
