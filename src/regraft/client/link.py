@@ -13,7 +13,6 @@ from regraft.errors import PeerError, RegraftError
 from regraft.kernels.inbox import Inbox, ReceivedMessage
 from regraft.kernels.outbox import Outbox
 from regraft.wire import native
-from regraft.wire.native import Kind
 
 GRANT_MAX = 1 << 62  # more than anybody will send
 FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
@@ -97,17 +96,12 @@ LinkEvent: TypeAlias = (
 )
 
 
-def _transfer(payload: bytes) -> tuple[int, tuple[int, ...]]:
-    transfer = native.decode(Kind.TRANSFER, payload)
-    return transfer.count, transfer.subscriptions
-
-
 class Link:
     """The state of one connection."""
 
     def __init__(self, hello: native.Hello, seed: int) -> None:
         self._hello = hello
-        self.inbox = Inbox(FRAME_BYTES_FIRST, _transfer)
+        self.inbox = Inbox(FRAME_BYTES_FIRST, native.read_transfer)
         self.outbox = Outbox(FRAME_BYTES_FIRST, seed)
         self.is_open = False
         self.confirmed = 0  # of what was sent, known to be dealt with

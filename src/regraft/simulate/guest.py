@@ -45,7 +45,7 @@ class Guest:
     _inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
-        self._inbox = Inbox(1 << 26, _transfer)
+        self._inbox = Inbox(1 << 26, native.read_transfer)
         self.pipe = self.broker.connect(self.capacity)
         self.pipe.on_data = self._received
         self.pipe.send(native.PREFACE + native.encode(self.hello))
@@ -111,8 +111,3 @@ class Guest:
                 self.dropped += message.messages
             case native.Error(ordinal=ordinal) if ordinal:
                 self.refused += message.count or 1
-
-
-def _transfer(payload: bytes) -> tuple[int, tuple[int, ...]]:
-    transfer = native.decode(native.Kind.TRANSFER, payload)
-    return transfer.count, transfer.subscriptions

@@ -14,7 +14,7 @@ from regraft.limits import Limits
 from regraft.model.message import Message
 from regraft.model.topics import matches
 from regraft.simulate.guest import Guest
-from regraft.simulate.world import World
+from regraft.simulate.world import Broker, World
 from regraft.wire import native
 
 LEVELS = ("a", "b", "c", "$x")
@@ -39,7 +39,7 @@ class Story:
         world = World(self.seed)
         broker = world.broker(limits=LIMITS)
         for _ in range(self.steps):
-            self._act(world.random, Guest, broker)
+            self._act(world.random, broker)
             if world.random.random() < 0.5:
                 world.advance(world.random.choice((0.05, 0.2, 1, 30)))
         for guest in self.guests:
@@ -55,7 +55,7 @@ class Story:
             "queued": snapshot["queued_bytes"],
         }
 
-    def _act(self, random: Random, make: type[Guest], broker: object) -> None:
+    def _act(self, random: Random, broker: Broker) -> None:
         alive = [guest for guest in self.guests if not guest.pipe.closed]
         what = random.random()
         if not alive or (what < 0.08 and len(alive) < 6):
@@ -78,7 +78,7 @@ class Story:
             for _ in range(random.choice((1, 1, 3, 20))):
                 self._publish(random, guest)
 
-    def _arrive(self, random: Random, broker: object) -> None:
+    def _arrive(self, random: Random, broker: Broker) -> None:
         name = f"guest-{len(self.guests)}"
         calm = random.random() < 0.5
         hello = native.Hello(
@@ -88,7 +88,7 @@ class Story:
             passive=True,
             when_stalled=random.choice(list(native.StallPolicy)),
         )
-        guest = Guest(name, broker, hello, capacity=1 << 20 if calm else 2048)  # type: ignore[arg-type]
+        guest = Guest(name, broker, hello, capacity=1 << 20 if calm else 2048)
         self.guests.append(guest)
         if calm:
             self.calm.add(name)

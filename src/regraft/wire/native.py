@@ -346,6 +346,12 @@ def decode(kind: int, payload: bytes) -> Any:
     return protobuf.decode(CLASSES[Kind(kind)], payload)
 
 
+def read_transfer(payload: bytes) -> tuple[int, tuple[int, ...]]:
+    """The two things that every receiver of a run wants to know: how many, and for whom."""
+    transfer: Transfer = decode(Kind.TRANSFER, payload)
+    return transfer.count, transfer.subscriptions
+
+
 # ---------------------------------------------------------------------- frames
 
 
