@@ -1,0 +1,8 @@
+"""For all tests: generated examples are the same every time, however slow the machine is."""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fixed")
