@@ -65,6 +65,7 @@ class Client(Upkeep):
         self._loop = asyncio.get_running_loop()
         await self._connect_somewhere()
         self._keeper = self._loop.create_task(self._keep(), name="regraft-client")
+        self._keeper.add_done_callback(self._kept)
         for pattern, where, exact, callback in self._wanted:
             await self.subscribe(pattern, where=where, exact=exact, callback=callback)
 

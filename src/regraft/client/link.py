@@ -64,6 +64,12 @@ class Refused(NamedTuple):
     error: RegraftError
 
 
+class Asked(NamedTuple):
+    """The node wants to know whether we are there: the answer."""
+
+    answer: bytes
+
+
 class Told(NamedTuple):
     """The node says what it holds."""
 
@@ -92,7 +98,7 @@ class Failed(NamedTuple):
 
 
 LinkEvent: TypeAlias = (
-    Welcomed | Arrived | Settled | Confirmed | Refused | Told | Missed | Leaving | Failed
+    Welcomed | Arrived | Settled | Confirmed | Refused | Asked | Told | Missed | Leaving | Failed
 )
 
 
@@ -161,8 +167,9 @@ class Link:
             case native.Heartbeat(answer=True):
                 self.confirmed = max(self.confirmed, message.token)
                 return Confirmed(message.token)
-            case native.Heartbeat():
-                pass
+            case native.Heartbeat(token=token):
+                if token:
+                    return Asked(native.encode(native.Heartbeat(token, True)))
             case native.Inspected():
                 return Told(message.what, message.json)
             case native.Dropped():

@@ -11,7 +11,7 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from regraft import __version__
 from regraft.client.address import Address, resolve
 from regraft.client.link import (
     Arrived,
+    Asked,
     Batch,
     Confirmed,
     Failed,
@@ -297,16 +298,20 @@ class Upkeep:
             if self._closing:
                 return
             again = self.options.reconnect and error.code.name not in PERMANENT
-            for callback in self._on_disconnect:
-                callback(Disconnection(error, unconfirmed, again))
+            _tell(self._on_disconnect, Disconnection(error, unconfirmed, again))
             if not again:
                 self._fail(error)
                 return
             log.info("connection lost, will reconnect: %s", error)
             if not await self._reconnect():
                 return
-            for reconnected in self._on_reconnect:
-                reconnected()
+            _tell(self._on_reconnect)
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        """Nobody keeps the connection any more. If that is a mistake, nobody shall wait for it."""
+        if not keeper.cancelled() and (mistake := keeper.exception()) is not None:
+            log.error("the client made a mistake and is closed", exc_info=mistake)
+            self._fail(LocalError("closed", f"the client made a mistake: {mistake!r}"))
 
     async def _watch(self, broken: asyncio.Future[RegraftError]) -> RegraftError:
         """Send and expect heartbeats until the connection breaks."""
@@ -425,14 +430,15 @@ class Upkeep:
                         _resolve(waiting.pop(key), None)
             case Refused():
                 self._refused(event)
+            case Asked(answer):
+                self._write(answer)
             case Told(what, answer):
                 asked = self._questions.get(what)
                 if asked:
                     _resolve(asked.popleft(), answer)
             case Missed(messages, reason):
                 log.warning("the node dropped %d messages for us: %s", messages, reason)
-                for callback in self._on_missed:
-                    callback(messages, reason)
+                _tell(self._on_missed, messages, reason)
             case Leaving(reason, _):
                 self._broken(WorldError("shutting-down", f"the node says: {reason}"))
                 self._write(native.encode(native.Bye()))
@@ -455,8 +461,7 @@ class Upkeep:
         ]:
             _resolve(self._confirmations.pop(ordinal), event.error)
             told = True
-        for callback in self._on_refused:
-            callback(event.error, event.messages)
+        _tell(self._on_refused, event.error, event.messages)
         if not told and not self._on_refused:
             log.warning("%d messages were refused: %s", event.messages, event.error)
 
@@ -492,3 +497,12 @@ def _resolve(future: asyncio.Future[Any], result: Any) -> None:
         future.set_exception(result)
     else:
         future.set_result(result)
+
+
+def _tell(callbacks: Sequence[Callable[..., None]], *news: Any) -> None:
+    """Call what the application gave us; its mistakes must not end the connection."""
+    for callback in callbacks:
+        try:
+            callback(*news)
+        except Exception:
+            log.exception("the callback %r failed", callback)

@@ -224,8 +224,9 @@ class Control:
         """Say what the node holds."""
         assert c.session is not None
         if not self._authorize(c.session.principal, "inspect", message.what):
-            text = f"{c.session.principal} may not inspect this node"
-            raise PeerError("not-authorized", text)
+            error = LocalError("not-authorized", f"{c.session.principal} may not inspect this node")
+            self._outflow.send_in_place(c, native.Error.of(error), now)
+            return
         rows = min(message.rows_max or INSPECT_ROWS, INSPECT_ROWS)
         answer = json.dumps(self._report(message.what, rows)).encode()
         self._outflow.send_in_place(c, native.Inspected(message.what, answer), now)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from regraft import Disconnection, LocalError, RegraftError, Timestamp, WhenStalled, WorldError
+from regraft.client.link import Asked, Link
 from regraft.limits import Limits
 from regraft.testing import Bus, virtual_time
+from regraft.wire import native
 
 
 @virtual_time
@@ -481,3 +483,35 @@ async def test_what_has_expired_is_not_delivered() -> None:
         await client.publish_many("a", [b"new"], ttl=10**9, confirm=True)
         assert (await subscription.next(1)).body == b"new"
         assert (await client.inspect())["expired"] == 1
+
+
+@virtual_time
+async def test_mistakes_of_the_application_do_not_end_the_client() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        subscription = await client.subscribe("a")
+
+        def fails(*_: Any) -> None:
+            raise ValueError("a mistake of the application")
+
+        for register in (
+            client.on_disconnect,
+            client.on_reconnect,
+            client.on_refused,
+            client.on_missed,
+        ):
+            register(fails)
+        await client.publish("a", b"", to="bob")
+        await client.flush(timeout=5)
+        bus.kill()
+        bus.start()
+        await asyncio.sleep(10)
+        await client.publish("a", b"still here", confirm=True, timeout=5)
+        assert (await subscription.next(5)).body == b"still here"
+
+
+def test_a_node_that_asks_is_answered() -> None:
+    link = Link(native.Hello(version_min=1, version_max=1), 1)
+    (event,) = link.receive(native.encode(native.Heartbeat(77)))
+    assert event == Asked(native.encode(native.Heartbeat(77, True)))
+    assert list(link.receive(native.encode(native.Heartbeat()))) == []
