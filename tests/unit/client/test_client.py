@@ -515,3 +515,20 @@ def test_a_node_that_asks_is_answered() -> None:
     (event,) = link.receive(native.encode(native.Heartbeat(77)))
     assert event == Asked(native.encode(native.Heartbeat(77, True)))
     assert list(link.receive(native.encode(native.Heartbeat()))) == []
+
+
+@virtual_time
+async def test_many_who_wait_for_a_confirmation_each_get_their_own() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        told = await asyncio.gather(
+            *(
+                client.publish("a", b"", confirm=True, timeout=5, to="bob" if n % 3 == 0 else "")
+                for n in range(20)
+            ),
+            return_exceptions=True,
+        )
+        assert [isinstance(answer, RegraftError) for answer in told] == [
+            n % 3 == 0 for n in range(20)
+        ]
+        assert all(answer is None for n, answer in enumerate(told) if n % 3)
