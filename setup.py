@@ -12,7 +12,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = ("checksum", "frame", "envelope", "selection", "lane", "inbox", "outbox")
+KERNELS = ("checksum", "frame", "arrays", "envelope", "selection", "lane", "inbox", "outbox")
 
 FOLDER = Path("src/regraft/kernels")  # setuptools wants paths relative to this file
 DIRECTIVES = {

@@ -14,7 +14,7 @@ from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-KERNELS = ("checksum", "frame", "envelope", "selection", "lane", "inbox", "outbox")
+KERNELS = ("checksum", "frame", "arrays", "envelope", "selection", "lane", "inbox", "outbox")
 
 FOLDER = Path(__file__).parent
 

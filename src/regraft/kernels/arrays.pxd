@@ -1,0 +1,158 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcmp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
+from cpython.object cimport PyObject
+from regraft.kernels.frame cimport bytes_p, cut
+
+cdef extern from "arrays.h":
+    ctypedef struct regraft_table:
+        uint64_t* keys
+        int32_t* values
+        uint64_t mask
+        Py_ssize_t n
+    void* regraft_grow(void* a, Py_ssize_t* room, Py_ssize_t n, size_t size) noexcept
+    uint64_t mix "regraft_mix"(uint64_t x) noexcept
+    uint64_t regraft_hash(const unsigned char* p, Py_ssize_t n, uint64_t seed) noexcept
+    int32_t regraft_find(const regraft_table* t, uint64_t key) noexcept
+    int regraft_store(regraft_table* t, uint64_t key, int32_t value) noexcept
+    int regraft_append(regraft_table* t, uint64_t key, int32_t value) noexcept
+    void regraft_erase(regraft_table* t, uint64_t key) noexcept
+    void regraft_remove(regraft_table* t, uint64_t key, int32_t value) noexcept
+
+@cython.final
+cdef class Ints:
+    cdef int32_t* a
+    cdef Py_ssize_t n
+    cdef Py_ssize_t room
+    cpdef void reserve(self, Py_ssize_t n) except *
+    cpdef void push(self, int32_t value) except *
+
+@cython.final
+cdef class Longs:
+    cdef int64_t* a
+    cdef Py_ssize_t n
+    cdef Py_ssize_t room
+    cpdef void reserve(self, Py_ssize_t n) except *
+    cpdef void push(self, int64_t value) except *
+
+@cython.final
+cdef class Reals:
+    cdef double* a
+    cdef Py_ssize_t n
+    cdef Py_ssize_t room
+    cpdef void reserve(self, Py_ssize_t n) except *
+    cpdef void push(self, double value) except *
+
+@cython.final
+cdef class Table:
+    cdef regraft_table t
+    cdef Py_ssize_t n
+    cpdef int32_t get(self, uint64_t key) noexcept
+    cpdef void put(self, uint64_t key, int32_t value) except *
+    cpdef void drop(self, uint64_t key) noexcept
+
+@cython.final
+cdef class Texts:
+    cdef regraft_table t
+    cdef readonly list texts
+    cdef Ints holders
+    cdef Ints free
+    cdef readonly Py_ssize_t size
+    cdef int32_t get(self, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept
+    cpdef int32_t number(self, bytes text) noexcept
+    @cython.locals(number=int32_t)
+    cpdef int32_t add(self, bytes text) except -1
+    @cython.locals(text=bytes)
+    cpdef bint release(self, int32_t number) except -1
+    cpdef Py_ssize_t count(self) noexcept
+
+cdef inline void grow_ints(Ints x, Py_ssize_t n) except *:
+    cdef void* grown
+    if n > x.room:
+        grown = regraft_grow(x.a, &x.room, n, sizeof(int32_t))
+        if grown == NULL:
+            raise MemoryError
+        x.a = <int32_t*>grown
+
+cdef inline void grow_longs(Longs x, Py_ssize_t n) except *:
+    cdef void* grown
+    if n > x.room:
+        grown = regraft_grow(x.a, &x.room, n, sizeof(int64_t))
+        if grown == NULL:
+            raise MemoryError
+        x.a = <int64_t*>grown
+
+cdef inline void grow_reals(Reals x, Py_ssize_t n) except *:
+    cdef void* grown
+    if n > x.room:
+        grown = regraft_grow(x.a, &x.room, n, sizeof(double))
+        if grown == NULL:
+            raise MemoryError
+        x.a = <double*>grown
+
+cdef inline void free_ints(Ints x) noexcept:
+    free(x.a)
+
+cdef inline void free_longs(Longs x) noexcept:
+    free(x.a)
+
+cdef inline void free_reals(Reals x) noexcept:
+    free(x.a)
+
+cdef inline void free_table(Table x) noexcept:
+    free(x.t.keys)
+    free(x.t.values)
+
+cdef inline void free_texts(Texts x) noexcept:
+    free(x.t.keys)
+    free(x.t.values)
+
+cdef inline int32_t key_find(Table table, uint64_t key) noexcept:
+    return regraft_find(&table.t, key)
+
+cdef inline void key_store(Table table, uint64_t key, int32_t value) except *:
+    if regraft_store(&table.t, key, value) < 0:
+        raise MemoryError
+    table.n = table.t.n
+
+cdef inline void key_erase(Table table, uint64_t key) noexcept:
+    regraft_erase(&table.t, key)
+    table.n = table.t.n
+
+# Hash of texts: the seed is Python's own, another one in every process.
+cdef inline uint64_t hash_bytes(bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    return regraft_hash(p + start, end - start, SEED)
+
+cdef uint64_t SEED
+
+cdef inline bytes_p pointer(bytes text) noexcept:
+    return <bytes_p>PyBytes_AS_STRING(text)
+
+cdef inline int32_t text_find(Texts texts, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    cdef uint64_t key, i
+    cdef int32_t number
+    cdef PyObject* text
+    if texts.t.n == 0:
+        return -1
+    key = hash_bytes(p, start, end)
+    i = mix(key) & texts.t.mask
+    while True:
+        number = texts.t.values[i]
+        if number < 0:
+            return -1
+        if texts.t.keys[i] == key:
+            text = PyList_GET_ITEM(texts.texts, number)
+            if (PyBytes_GET_SIZE(<object>text) == end - start
+                    and memcmp(PyBytes_AS_STRING(<object>text), p + start, end - start) == 0):
+                return number
+        i = (i + 1) & texts.t.mask
+
+cdef inline void text_store(Texts texts, bytes text, int32_t number) except *:
+    if regraft_append(&texts.t, hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text)), number) < 0:
+        raise MemoryError
+
+cdef inline void text_erase(Texts texts, bytes text, int32_t number) noexcept:
+    regraft_remove(&texts.t, hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text)), number)
