@@ -12,7 +12,30 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = ("checksum", "frame", "arrays", "envelope", "selection", "lane", "inbox", "outbox")
+KERNELS = (
+    "checksum",
+    "frame",
+    "arrays",
+    "envelope",
+    "operands",
+    "patterns",
+    "selection",
+    "topics",
+    "pieces",
+    "matrix",
+    "reader",
+    "facts",
+    "grids",
+    "predicates",
+    "conjunctions",
+    "tree",
+    "matching",
+    "outlet",
+    "takers",
+    "lane",
+    "inbox",
+    "outbox",
+)
 
 FOLDER = Path("src/regraft/kernels")  # setuptools wants paths relative to this file
 DIRECTIVES = {
@@ -58,7 +81,7 @@ def extension(name: str, cythonize: Callable[..., list[Extension]]) -> Extension
         f"regraft.kernels.{name}",
         [str(source)],
         depends=sorted(str(path) for path in against),
-        extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+        extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-g0"],
     )
     (translated,) = cythonize(
         [wanted],

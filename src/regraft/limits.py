@@ -35,6 +35,7 @@ class Limits:
     subscriptions_per_session: int = 10_000
     subscriptions: int = 2_000_000
     selector_bytes: int = 8 * KIB
+    predicates_cost: int = 4_000_000  # of all subscriptions, for one message, in comparisons
     queue_messages: int = 65_536  # what waits for one subscriber
     queue_bytes: int = 8 * MIB
     queue_bytes_total: int = 1024 * MIB  # what waits for all of them
@@ -80,7 +81,9 @@ def _refuse(text: str) -> LocalError:
 SELECTOR_DEPTH_MAX = 50  # how deep its tree is
 SELECTOR_NODES_MAX = 1024  # names, literals and operators of its canonical form
 SELECTOR_IN_MAX = 1000  # values of one IN
+PATTERN_TEXT_MAX = 16 * KIB  # bytes of a string that LIKE and REGEXP are evaluated on
 SELECTOR_COST_MAX = 10_000  # what it may cost per message, in about one comparison
 REGEX_PROGRAM_MAX = 2000  # instructions that a regular expression is compiled to
-REGEX_MEMORY_BYTES = 2 * MIB  # what the engine may use for one of them
+REGEX_STEPS_MAX = 3 * MIB  # instructions of a regular expression, times bytes of a string
+REGEX_MEMORY_BYTES = 256 * KIB  # what the engine may use for one of them
 PATTERNS_CACHED = 128  # compiled regular expressions, and again LIKE patterns, that are kept

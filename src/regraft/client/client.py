@@ -26,7 +26,7 @@ from regraft.wire import native
 FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting for the loop
 CHUNK_MESSAGES = 1024  # of many, at a time
 TOPICS_CACHED = 4096
-INSPECTED = ("node", "connections", "subscriptions")
+INSPECTED = ("node", "connections", "subscriptions", "index")
 
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
 
@@ -250,7 +250,7 @@ class Client(Upkeep):
     async def inspect(
         self, what: str = "node", *, rows: int = 0, timeout: float | None = 10.0
     ) -> dict[str, Any]:
-        """What the node holds: "node", "connections" or "subscriptions"."""
+        """What the node holds: "node", "connections", "subscriptions" or "index"."""
         if what not in INSPECTED:
             raise LocalError("bad-message", f"{what!r}: inspect one of {', '.join(INSPECTED)}")
         await self._wait_for_link(timeout)

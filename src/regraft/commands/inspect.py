@@ -13,12 +13,16 @@ from regraft.commands.common import run, url_option
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["node", "connections", "subscriptions"]), default="node")
+@click.argument(
+    "what",
+    type=click.Choice(["node", "connections", "subscriptions", "index"]),
+    default="node",
+)
 @click.option("-n", "--rows", type=click.IntRange(1), default=1000, help="At most so many rows.")
 @click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 @url_option
 def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
-    """Show what a running node holds: its counters, connections or subscriptions.
+    """Show what a running node holds: its counters, connections, subscriptions or match index.
 
     \b
     What has it done so far?
@@ -27,6 +31,8 @@ def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
         regraft inspect connections
     Who wants what, for a program?
         regraft inspect subscriptions --json
+    What does matching cost, and which predicates are hot?
+        regraft inspect index --rows 20
     """
     sys.exit(run(_inspect(what, rows, as_json, url)))
 
@@ -36,15 +42,20 @@ async def _inspect(what: str, rows: int, as_json: bool, url: str | None) -> int:
         answer = await client.inspect(what, rows=rows)
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
-    elif "rows" in answer:
-        for line in _table(answer["rows"]) if answer["rows"] else [f"no {what}"]:
-            click.echo(line)
-        if answer["shown"] < answer["total"]:
-            click.echo(f"{answer['shown']} of {answer['total']} shown", err=True)
-    else:
-        width = max(map(len, answer))
-        for name, value in answer.items():
-            click.echo(f"{name.ljust(width)}  {_spelled(value)}")
+        return 0
+    table = answer.pop("rows", None)
+    total, shown = answer.pop("total", 0), answer.pop("shown", 0)
+    width = max(map(len, answer), default=0)
+    for name, value in answer.items():
+        click.echo(f"{name.ljust(width)}  {_spelled(value)}")
+    if table is None:
+        return 0
+    if answer and table:
+        click.echo()
+    for line in _table(table) if table else [] if answer else [f"no {what}"]:
+        click.echo(line)
+    if shown < total:
+        click.echo(f"{shown} of {total} shown", err=True)
     return 0
 
 

@@ -14,7 +14,32 @@ from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-KERNELS = ("checksum", "frame", "arrays", "envelope", "selection", "lane", "inbox", "outbox")
+KERNELS = (
+    "checksum",
+    "frame",
+    "arrays",
+    "envelope",
+    "operands",
+    "patterns",
+    "selection",
+    "topics",
+    "pieces",
+    "matrix",
+    "reader",
+    "facts",
+    "grids",
+    "predicates",
+    "conjunctions",
+    "tree",
+    "matching",
+    "outlet",
+    "takers",
+    "lane",
+    "inbox",
+    "outbox",
+)
+
+COMPANIONS = ("plan",)  # never compiled, but made for the kernels in use
 
 FOLDER = Path(__file__).parent
 
@@ -31,7 +56,7 @@ class SourceFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         package, _, leaf = fullname.rpartition(".")
         source = FOLDER / f"{leaf}.py"
-        if package != __name__ or leaf not in KERNELS or not source.exists():
+        if package != __name__ or leaf not in KERNELS + COMPANIONS or not source.exists():
             return None
         return spec_from_file_location(fullname, source)
 
@@ -85,7 +110,8 @@ def load_interpreted() -> dict[str, ModuleType]:
     Kernels import one another by absolute name, so for a moment the twins take their place.
     """
     package = sys.modules[__name__]
-    names = {leaf: f"{__name__}.{leaf}" for leaf in KERNELS if (FOLDER / f"{leaf}.py").exists()}
+    leaves = [leaf for leaf in KERNELS + COMPANIONS if (FOLDER / f"{leaf}.py").exists()]
+    names = {leaf: f"{__name__}.{leaf}" for leaf in leaves}
     modules = {name: sys.modules.pop(name) for name in names.values() if name in sys.modules}
     attributes = {leaf: vars(package)[leaf] for leaf in names if leaf in vars(package)}
     finder = SourceFinder()

@@ -19,6 +19,7 @@ cdef enum:
     NO_TOPIC = 12
     BAD_VALUE = 13
     NAMES_MAX = 512
+    FIELDS = 25
     TEXTS = 0x7820C
     REPEATED = 0x80400
 
@@ -63,6 +64,9 @@ cdef class Scan:
     cdef int value_kind[513]
     cdef uint64_t value_raw[513]
     cdef Py_ssize_t value_end[513]
+    cdef uint64_t seen
+    cdef uint64_t field_raw[25]
+    cdef Py_ssize_t field_end[25]
     cdef int priority
     cdef public Py_ssize_t topic_at
     cdef public Py_ssize_t topic_end

@@ -54,6 +54,7 @@ if not cython.compiled:
     BAD_VALUE = 13
 
     NAMES_MAX = 512
+    FIELDS = 25
     TEXTS = 0x7820C  # bits of the fields that are strings: 2, 3, 9, 15 to 18
     REPEATED = 0x80400  # 10 and 19
 
@@ -133,6 +134,9 @@ class Scan:
             self.value_kind = [0] * (NAMES_MAX + 1)  # the number of the field that holds the value,
             self.value_raw = [0] * (NAMES_MAX + 1)  # its varint, or its length,
             self.value_end = [0] * (NAMES_MAX + 1)  # and where it ends
+            # The same of the envelope's own fields, by number, for those with a bit in `seen`.
+            self.field_raw = [0] * FIELDS
+            self.field_end = [0] * FIELDS
 
     def varint(self, p: Any, i: int, end: int) -> int:
         """Read a varint at i into `value`; the position behind it, or -1 with `fault` set."""
@@ -275,14 +279,12 @@ class Scan:
         """Scan the envelope p[i:end]: 0 if it is well formed, or the number of its fault."""
         self.fault = 0
         self.names = 0
-        self.topic_at = -1
-        self.topic_end = -1
-        self.body_at = 0
-        self.body_end = 0
+        self.topic_at = self.topic_end = -1
+        self.body_at = self.body_end = 0
         self.expiration = 0
         self.priority = 4
         self.special = 0  # persistence (1); a direct address or override rules (2)
-        seen = 0
+        seen = 0  # bits of the fields that are there
         while i < end:
             tag = p[i]
             if 8 <= tag < 0x80:
@@ -314,6 +316,8 @@ class Scan:
                 elif bit & TEXTS:
                     if not is_utf8(p, at, i):
                         return NOT_UTF8
+                    self.field_raw[number] = self.value
+                    self.field_end[number] = i
                     if number == 9:
                         self.topic_at = at
                         self.topic_end = i
@@ -327,14 +331,18 @@ class Scan:
             elif wire == 0:
                 if self.value > maximum(number):
                     return OVERFLOW if number == 4 or number == 23 else BAD_VALUE
+                self.field_raw[number] = self.value
                 if number == 14:
                     self.special |= self.value
                 elif number == 12:
                     self.priority = self.value
-            elif number == 13:
-                self.expiration = i64(p, at)
+            else:
+                self.field_end[number] = i
+                if number == 13:
+                    self.expiration = i64(p, at)
         if self.topic_at == self.topic_end or self.topic_end - self.topic_at > 1024:
             return NO_TOPIC
+        self.seen = seen
         return 0
 
 

@@ -2,7 +2,7 @@ cimport cython
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, u32
-from regraft.kernels.lane cimport is_topic
+from regraft.kernels.outlet cimport is_topic
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 

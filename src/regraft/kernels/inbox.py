@@ -25,7 +25,7 @@ if not cython.compiled:
     from regraft.kernels.checksum import crc32c_at, pointer_to
     from regraft.kernels.envelope import Scan
     from regraft.kernels.frame import HEADER, MESSAGE, TRANSFER, cut, u32
-    from regraft.kernels.lane import is_topic
+    from regraft.kernels.outlet import is_topic
 
     def part(data: bytes, start: int, end: int) -> bytes:
         """A copy of data[start:end]."""

@@ -4,63 +4,19 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
-from regraft.kernels.selection cimport Choice
-from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, put_header, put_u32, u32, writable, writable_p
+from regraft.kernels.outlet cimport Outlet, Route, is_topic
+from regraft.kernels.takers cimport Choice
+from regraft.kernels.frame cimport HEADER, MESSAGE, bytes_p, cut, put_header, u32, writable
 
 cdef enum:
     STOP_END = 0
     STOP_CONTROL = 1
     STOP_FAULT = 2
-    SLICE_BYTES = 2048
-
-cdef inline void copy(writable_p target, Py_ssize_t at, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
-    memcpy(target + at, p + start, end - start)
-
-cdef inline void copy_bytes(writable_p target, Py_ssize_t at, bytes data) noexcept:
-    memcpy(target + at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-
-cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
-    return (PyBytes_GET_SIZE(topic) == end - start
-            and memcmp(PyBytes_AS_STRING(topic), p + start, end - start) == 0)
 
 cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
     cdef uint64_t value
     memcpy(&value, p + i, 8)
     return value
-
-@cython.final
-cdef class Outlet:
-    cdef readonly object key
-    cdef public bint slow
-    cdef bint dirty
-    cdef readonly Py_ssize_t messages
-    cdef readonly Py_ssize_t size
-    cdef public list waiting
-    cdef list pieces
-    cdef bytearray scratch
-    cdef Py_ssize_t used
-    cdef Py_ssize_t run_at
-    cdef Py_ssize_t run_count
-    cdef bytes run_ids
-
-    cdef void reserve(self, Py_ssize_t size) except *
-    @cython.locals(target=writable_p, at=Py_ssize_t)
-    cdef void open_run(self, bytes ids) except *
-    @cython.locals(target=writable_p)
-    cdef void close_run(self) noexcept
-    @cython.locals(size=Py_ssize_t)
-    cdef void append(self, object view, bytes_p p, Py_ssize_t start, Py_ssize_t end,
-                    bytes ids, Py_ssize_t count, int64_t expiration) except *
-    cdef void spill(self) except *
-    cpdef list gather(self, bint last)
-    cpdef void clear(self) except *
-
-@cython.final
-cdef class Route:
-    cdef readonly list outlets
-    cdef readonly list subscriptions
-    cdef readonly int refusal
-    cdef readonly Choice choice
 
 @cython.final
 cdef class Source:
@@ -107,7 +63,7 @@ cdef class Lane:
     @cython.locals(kind=cython.int, flags=cython.int, length=Py_ssize_t)
     cdef bint check_head(self, bytes_p p, Py_ssize_t pos, uint64_t head) noexcept
     cdef void wrong(self, int fault, Py_ssize_t detail) noexcept
-    @cython.locals(scan=Scan, route=Route, topic=bytes)
+    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice)
     cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
     @cython.locals(route=Route)
     cdef Route look_up(self, Source source, bytes topic)

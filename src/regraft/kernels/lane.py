@@ -1,10 +1,11 @@
 """The data lane: batches of message frames in, batches of bytes for every taker out.
 
 A `Source` is a connection that publishes, an `Outlet` a session that receives, a `Route` who takes
-the messages of a topic. `Lane.run` walks the frames of one read: it checks each, looks its topic
-up, and joins neighbouring messages with the same takers to a *run*. A run costs each taker one
-transfer header and one copy, or none: a long one is handed on as a slice of the bytes that were
-read. There is no Python object per message.
+the messages of a topic; where they have selectors, a `Choice` finds the route of each message.
+`Lane.run` walks the frames of one read: it checks each, looks its topic up, and joins neighbouring
+messages with the same takers to a *run*. A run costs each taker one transfer header and one copy,
+or none: a long one is handed on as a slice of the bytes that were read. There is no Python object
+per message.
 
 The lane stops at whatever is no message and says why in `stop`; the node does the rest and calls
 again. What an outlet has gathered is fetched with `Outlet.gather` before the bytes
@@ -26,35 +27,13 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from regraft.kernels.checksum import crc32c_at, pointer_to
     from regraft.kernels.envelope import Scan
-    from regraft.kernels.frame import (
-        HEADER,
-        MESSAGE,
-        TRANSFER,
-        cut,
-        put_header,
-        put_u32,
-        u32,
-        writable,
-    )
-    from regraft.kernels.selection import Choice
+    from regraft.kernels.frame import HEADER, MESSAGE, cut, put_header, u32, writable
+    from regraft.kernels.outlet import Outlet, Route, is_topic
+    from regraft.kernels.takers import Choice
 
     STOP_END = 0
     STOP_CONTROL = 1
     STOP_FAULT = 2
-
-    SLICE_BYTES = 2048
-
-    def copy(target: Any, at: int, p: Any, start: int, end: int) -> None:
-        """Copy p[start:end] to `at`."""
-        target[at : at + end - start] = p[start:end]
-
-    def copy_bytes(target: Any, at: int, data: bytes) -> None:
-        """Copy all of data to `at`."""
-        target[at : at + len(data)] = data
-
-    def is_topic(topic: bytes, p: Any, start: int, end: int) -> bool:
-        """Whether p[start:end] is this topic."""
-        return bool(topic == p[start:end])
 
     def u64(p: Any, i: int) -> int:
         """The eight bytes at i as a number."""
@@ -70,128 +49,6 @@ FAULT = 2  # the bytes are wrong: fault, and fault_detail (a size, or a fault of
 BAD_CHECK, BAD_CHECKSUM, TOO_SHORT, TOO_LARGE, BAD_ENVELOPE, BAD_FLAGS = 1, 2, 3, 4, 5, 6
 
 NOT_SUPPORTED = 27  # as in regraft.errors: what the control lane would have to do
-
-
-class Outlet:
-    """What one session receives, gathered over one batch."""
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.slow = False  # set by the node: copy runs to `waiting` instead of gathering them
-        self.dirty = False
-        self.messages = 0
-        self.size = 0
-        self.waiting: list[tuple[bytes, int, bytes, int]] = []
-        self.pieces: list[Any] = []
-        self.scratch = bytearray()
-        self.used = 0
-        self.run_at = -1
-        self.run_count = 0
-        self.run_ids = b""
-
-    def reserve(self, size: int) -> None:
-        """Make room for `size` more bytes in the scratch buffer."""
-        if self.used + size > len(self.scratch):
-            # A new buffer, never a resize: the last gathering may still be looking at the old one.
-            larger = bytearray(max(512, 2 * len(self.scratch), self.used + size))
-            larger[: self.used] = memoryview(self.scratch)[: self.used]
-            self.scratch = larger
-
-    def open_run(self, ids: bytes) -> None:
-        """Begin a transfer header for runs with these subscriptions."""
-        self.reserve(HEADER + 5 + len(ids))
-        target = writable(self.scratch)
-        at = self.used + HEADER
-        target[at] = 0x0D  # field 1, fixed32: the count, filled in when the run is closed
-        copy_bytes(target, at + 5, ids)
-        self.run_at = self.used
-        self.run_ids = ids
-        self.run_count = 0
-        self.used = at + 5 + len(ids)
-
-    def close_run(self) -> None:
-        """Fill in the count and the checksums of the transfer header that is open, if one is."""
-        if self.run_at < 0:
-            return
-        target = writable(self.scratch)
-        put_u32(target, self.run_at + HEADER + 1, self.run_count)
-        put_header(target, self.run_at, TRANSFER, 5 + len(self.run_ids))
-        self.run_at = -1
-
-    def append(
-        self, view: Any, p: Any, start: int, end: int, ids: bytes, count: int, expiration: int
-    ) -> None:
-        """Take the run p[start:end] of `count` messages for the subscriptions `ids`."""
-        size = end - start
-        self.messages += count
-        self.size += size
-        if self.slow:
-            self.waiting.append((ids, count, cut(p, start, end), expiration))
-            return
-        if self.run_at < 0 or self.run_ids is not ids:
-            self.close_run()
-            self.open_run(ids)
-        self.run_count += count
-        if size < SLICE_BYTES:
-            self.reserve(size)
-            copy(writable(self.scratch), self.used, p, start, end)
-            self.used += size
-        else:
-            self.spill()
-            self.pieces.append(view[start:end])
-
-    def spill(self) -> None:
-        """Move what is in the scratch buffer to the pieces."""
-        self.close_run()
-        if self.used:
-            self.pieces.append(bytes(memoryview(self.scratch)[: self.used]))
-            self.used = 0
-
-    def gather(self, last: bool) -> list[Any]:
-        """All that was gathered, in order; good until the bytes that were read are given back.
-
-        With `last` nothing more is gathered before that, so that the scratch buffer itself will do.
-        """
-        self.close_run()
-        pieces = self.pieces
-        if self.used:
-            scratch = memoryview(self.scratch)[: self.used]
-            pieces.append(scratch if last else bytes(scratch))
-        if len(self.scratch) > 16384 and len(self.scratch) > 8 * self.used:
-            self.scratch = bytearray()
-        self.pieces = []
-        self.used = 0
-        self.messages = 0
-        self.size = 0
-        self.dirty = False
-        return pieces
-
-    def clear(self) -> None:
-        """Let go of the memory: nothing comes here any more, though old routes may know it."""
-        self.pieces = []
-        self.waiting = []
-        self.scratch = bytearray()
-        self.used = 0
-        self.run_at = -1
-
-
-class Route:
-    """Who takes the messages of a topic: outlets, each with its subscriptions, encoded.
-
-    `refusal` is an error code for topics that may not be published to. Where takers have selectors
-    there is a `choice`, which knows the route for each message.
-    """
-
-    def __init__(
-        self,
-        takers: list[tuple[Outlet, bytes]],
-        refusal: int = 0,
-        choice: Choice | None = None,
-    ) -> None:
-        self.outlets = [outlet for outlet, _ in takers]
-        self.subscriptions = [ids for _, ids in takers]
-        self.refusal = refusal
-        self.choice = choice
 
 
 class Source:
@@ -334,7 +191,8 @@ class Lane:
             self.refuse(source, route.refusal or NOT_SUPPORTED)
             return
         if route.choice is not None:
-            route = route.choice.decide(scan, p, pos + HEADER, end)
+            choice: Choice = route.choice
+            route = choice.decide(scan, p, pos + HEADER, end)
         if route is not self.run_route or pos != self.run_end:
             self.emit(view, p)
             self.run_route = route

@@ -21,7 +21,7 @@ if not cython.compiled:
     import struct
 
     from regraft.kernels.frame import HEADER, MESSAGE, put_header, writable
-    from regraft.kernels.lane import copy_bytes
+    from regraft.kernels.outlet import copy_bytes
 
     def put_u64(p: Any, i: int, value: int) -> None:
         """Write eight bytes at i."""

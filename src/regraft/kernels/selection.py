@@ -1,12 +1,9 @@
 """Selectors on the data lane: evaluated on the bytes of an envelope that was just scanned.
 
-A `Test` is one node of a selector's tree. What compares an attribute, the topic, the priority or
-the size with literals is done here, without an object per message; a tree with anything else in it
-(arithmetic, LIKE, REGEXP, DISTANCE, other headers) is evaluated as a whole by the reference. The
-reference decides what is right: `regraft.model.selector.evaluate`; a test holds the two together.
-
-A `Choice` stands behind a route with selectors: it evaluates each of them once per message, and
-finds the route for those that are true.
+A `Test` is one condition of a selector's tree, with other conditions or with operands below it
+(`operands`). It is evaluated without decoding the message; only a regular expression costs objects,
+and none if the string lacks a text that it must contain. The reference decides what is right:
+`regraft.model.selector.evaluate`; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -14,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from regraft.model.message import Message, Timestamp, decode_envelope
-from regraft.model.selector import Selector
+from regraft.kernels.operands import compile_operand
+from regraft.model.selector import Condition, Selector
 from regraft.model.selector import ast as tree
+from regraft.model.selector.patterns import compile_regex, like_text_max
+from regraft.model.selector.required import anchored_prefix, required_text
 
 try:
     import cython
@@ -24,11 +23,11 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    import struct
-
     from regraft.kernels.checksum import pointer_to
     from regraft.kernels.envelope import Scan
     from regraft.kernels.frame import cut
+    from regraft.kernels.operands import BOOL, FLOAT, INT, NOTHING, STRING, UNLIKE, Operand
+    from regraft.kernels.patterns import Like, begins, find, fits_topic
 
     FALSE = 0
     TRUE = 1
@@ -42,107 +41,57 @@ if not cython.compiled:
     IS_NULL = 6
     STARTS_WITH = 7
     CONSTANT = 8
-    WHOLE = 9
+    LIKE = 9
+    REGEXP = 10
+    TOPIC_FITS = 11
 
-    ATTRIBUTE = 10
-    CONTEXT = 19
-    TOPIC = 1
-    PRIORITY = 2
-    SIZE = 3
-
-    BOOL = 2
-    INT = 3
-    FLOAT = 4
-    STRING = 5
-    BYTES = 6
-    TIMESTAMP = 7
-
-    def as_double(raw: int) -> float:
-        """Eight bytes, read as a double."""
-        value: float = struct.unpack("<d", (raw & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"))[0]
-        return value
-
-    def as_signed(raw: int) -> int:
-        """Undo zigzag."""
-        return raw >> 1 ^ -(raw & 1)
-
-    def order_ints(a: int, b: int) -> int:
-        """-1, 0 or 1."""
-        return (a > b) - (a < b)
-
-    def order_int_float(a: int, b: float) -> int:
-        """-1, 0 or 1, exactly; 2 if b is no number."""
-        return 2 if b != b else (a > b) - (a < b)
-
-    def order_floats(a: float, b: float) -> int:
-        """-1, 0 or 1; 2 if one of them is no number."""
-        return 2 if a != a or b != b else (a > b) - (a < b)
-
-    def order_bytes(p: Any, start: int, end: int, text: bytes) -> int:
-        """-1, 0 or 1: by bytes, which for UTF-8 is by code points."""
-        value = bytes(p[start:end])
-        return (value > text) - (value < text)
-
-    def begins(p: Any, start: int, end: int, text: bytes) -> bool:
-        """Whether p[start:end] begins so."""
-        return bytes(p[start:end]).startswith(text)
-
-    def same_name(p: Any, start: int, length: int, name: bytes) -> bool:
-        """Whether the name at `start` is this one."""
-        return length == len(name) and bytes(p[start : start + length]) == name
+    EQUAL = 2
+    UNEQUAL = 5
 
 
-RELATIONS = {"=": 0, "<>": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
-KINDS = {bool: 2, int: 3, float: 4, str: 5, bytes: 6, Timestamp: 7}
-HEADERS = {"topic": 1, "priority": 2, "size": 3}
+# The orders that a comparison is true for: 1 is less, 2 equal, 4 greater.
+RELATIONS = {"=": 2, "<>": 5, "<": 1, "<=": 3, ">": 4, ">=": 6}
+ANY_LENGTH = 0x7FFFFFFF
+NONE: list[Any] = []
 
 
 class Test:
-    """One node of a selector's tree. Made by `compile_selector`."""
+    """One condition. Made by `compile_condition`."""
 
     def __init__(self, op: int) -> None:
         self.op = op
-        self.terms: list[Test] = []
-        self.where = 0
-        self.name = b""
-        self.relation = 0
-        self.kind = 0
-        self.number = 0
-        self.real = 0.0
-        self.text = b""
-        self.selector: Selector | None = None
-        self.found_kind = 0
-        self.found_number = 0
-        self.found_real = 0.0
-        self.found_at = 0
-        self.found_end = 0
+        self.relation = 0  # of a comparison; the truth of a constant
+        self.terms: list[Test] = NONE
+        self.items: list[Operand] = NONE  # of IN, in order
+        self.text = b""  # what a string must begin with; the pattern of a topic
+        self.piece = b""  # what it must contain
+        self.text_max = 0  # longer strings are not searched
+        self.search: Callable[[bytes], bool] | None = None
+        if not cython.compiled:
+            self.left: Operand
+            self.right: Operand
+            self.like: Like
 
     def evaluate(self, scan: Scan, p: Any, start: int, end: int) -> int:
         """False, true or unknown for the envelope p[start:end], which `scan` has just scanned."""
         op = self.op
         if op == COMPARE:
-            if not self.find(scan, p):
-                return UNKNOWN
-            return self.holds(p)
+            return self.compare(scan, p)
         if op in (AND, OR):
             return self.connect(scan, p, start, end)
         if op == NOT:
             term = self.terms[0]
             value = term.evaluate(scan, p, start, end)
             return UNKNOWN if value == UNKNOWN else 1 - value
-        if op == IS_NULL:
-            return FALSE if self.find(scan, p) else TRUE
         if op == IN:
             return self.among(scan, p)
-        if op == STARTS_WITH:
-            if not self.find(scan, p):
-                return UNKNOWN
-            if self.found_kind != STRING:
-                return FALSE
-            return TRUE if begins(p, self.found_at, self.found_end, self.text) else FALSE
+        if op == IS_NULL:
+            return TRUE if self.left.value(scan, p) == NOTHING else FALSE
+        if op == TOPIC_FITS:
+            return TRUE if fits_topic(p, scan.topic_at, scan.topic_end, self.text) else FALSE
         if op == CONSTANT:
             return self.relation
-        return self.whole(cut(p, start, end))
+        return self.examine_text(scan, p)
 
     def connect(self, scan: Scan, p: Any, start: int, end: int) -> int:
         """AND and OR: the first term that decides ends it."""
@@ -157,198 +106,147 @@ class Test:
                 result = UNKNOWN
         return result
 
-    def find(self, scan: Scan, p: Any) -> bool:
-        """Look the name up; whether it is there."""
-        where = self.where
-        if where in (ATTRIBUTE, CONTEXT):
-            for k in range(scan.names):
-                if scan.name_field[k] == where and same_name(
-                    p, scan.name_at[k], scan.name_length[k], self.name
-                ):
-                    self.take(scan, k)
-                    return True
-            return False
-        if where == TOPIC:
-            self.found_kind = STRING
-            self.found_at = scan.topic_at
-            self.found_end = scan.topic_end
-        else:
-            self.found_kind = INT
-            self.found_number = scan.priority if where == PRIORITY else scan.body_end - scan.body_at
-        return True
-
-    def take(self, scan: Scan, k: int) -> None:
-        """Take the value of the k-th attribute."""
-        kind = scan.value_kind[k]
-        raw = scan.value_raw[k]
-        self.found_kind = kind
-        if kind == FLOAT:
-            self.found_real = as_double(raw)
-        elif kind == INT:
-            self.found_number = as_signed(raw)
-        elif kind in (BOOL, TIMESTAMP):
-            self.found_number = raw
-        else:
-            self.found_end = scan.value_end[k]
-            self.found_at = self.found_end - raw
-
-    def order(self, p: Any) -> int:
-        """-1, 0 or 1: how what was found stands to the literal; 2 if they do not compare."""
-        kind = self.found_kind
-        if kind in (INT, FLOAT):
-            if self.kind == INT:
-                if kind == INT:
-                    return order_ints(self.found_number, self.number)
-                order = order_int_float(self.number, self.found_real)
-                return 2 if order == 2 else -order
-            if self.kind == FLOAT:
-                if kind == INT:
-                    return order_int_float(self.found_number, self.real)
-                return order_floats(self.found_real, self.real)
-            return 2
-        if kind != self.kind:
-            return 2
-        if kind in (STRING, BYTES):
-            return order_bytes(p, self.found_at, self.found_end, self.text)
-        return order_ints(self.found_number, self.number)
-
-    def holds(self, p: Any) -> int:
-        """Whether the comparison holds for what was found. Unlike types compare false."""
-        order = self.order(p)
+    def compare(self, scan: Scan, p: Any) -> int:
+        """A comparison. Unlike types compare false, and booleans have no order."""
+        left = self.left
+        right = self.right
+        kind = left.value(scan, p)
+        if kind == NOTHING or right.value(scan, p) == NOTHING:
+            return UNKNOWN
         relation = self.relation
-        if order == 2:
+        if kind == BOOL and relation != EQUAL and relation != UNEQUAL:
             return FALSE
-        if relation == 0:
-            return TRUE if order == 0 else FALSE
-        if relation == 1:
-            return TRUE if order != 0 else FALSE
-        if self.kind == BOOL:
-            return FALSE  # booleans have no order
-        if relation == 2:
-            return TRUE if order < 0 else FALSE
-        if relation == 3:
-            return TRUE if order <= 0 else FALSE
-        if relation == 4:
-            return TRUE if order > 0 else FALSE
-        return TRUE if order >= 0 else FALSE
+        order = left.order(right)
+        return FALSE if order == UNLIKE else relation >> order + 1 & 1
 
     def among(self, scan: Scan, p: Any) -> int:
-        """IN: equal to one of the terms."""
-        if not self.find(scan, p):
+        """IN: the items stand in order, so that half of those left are passed over at a time."""
+        left = self.left
+        kind = left.value(scan, p)
+        if kind == NOTHING:
             return UNKNOWN
-        for k in range(len(self.terms)):
-            term = self.terms[k]
-            term.found_kind = self.found_kind
-            term.found_number = self.found_number
-            term.found_real = self.found_real
-            term.found_at = self.found_at
-            term.found_end = self.found_end
-            if term.holds(p) == TRUE:
-                return TRUE
+        low = 0
+        high = len(self.items)
+        while low < high:
+            middle = low + high >> 1
+            item = self.items[middle]
+            order = rank(kind) - rank(item.kind)
+            if order == 0:
+                order = left.order(item)
+                if order == UNLIKE:
+                    return FALSE  # NaN
+                if order == 0:
+                    return TRUE
+            if order < 0:
+                high = middle
+            else:
+                low = middle + 1
         return FALSE
 
-    def whole(self, envelope: bytes) -> int:
-        """Ask the reference."""
-        assert self.selector is not None
-        value = self.selector.evaluate(decoded(envelope))
-        return UNKNOWN if value is None else int(value)
+    def examine_text(self, scan: Scan, p: Any) -> int:
+        """STARTS_WITH, LIKE and REGEXP."""
+        left = self.left
+        kind = left.value(scan, p)
+        if kind != STRING:
+            return UNKNOWN if kind == NOTHING else FALSE
+        if self.op == STARTS_WITH:
+            return TRUE if begins(left.p, left.at, left.end, self.text) else FALSE
+        if left.end - left.at > self.text_max:
+            return UNKNOWN
+        if self.op == LIKE:
+            return TRUE if self.like.fits(left.p, left.at, left.end) else FALSE
+        if not begins(left.p, left.at, left.end, self.text):
+            return FALSE
+        if find(left.p, left.at, left.end, self.piece) < 0:
+            return FALSE
+        assert self.search is not None
+        return TRUE if self.search(cut(left.p, left.at, left.end)) else FALSE
 
 
-class _Memo:
-    """The last envelope that was decoded: several selectors may ask about it."""
+if not cython.compiled:
 
-    envelope = b""
-    message = Message("none")
-
-
-def decoded(envelope: bytes) -> Message:
-    """A message, decoded once for all who ask in a row."""
-    if envelope != _Memo.envelope:
-        _Memo.message = decode_envelope(envelope)
-        _Memo.envelope = envelope
-    return _Memo.message
+    def rank(kind: int) -> int:
+        """Kinds that compare have the same."""
+        return INT if kind == FLOAT else kind
 
 
 # ------------------------------------------------------------------------- compiling
 
 
-class _NotHereError(Exception):
-    """Something that only the reference evaluates."""
-
-
 def compile_selector(selector: Selector) -> Test:
     """What evaluates a selector on the lane."""
-    try:
-        return _compile(selector.ast)
-    except _NotHereError:
-        test = Test(9)
-        test.selector = selector
-        return test
+    return compile_condition(selector.ast)
 
 
-def _compile(node: Any) -> Test:
+def compile_condition(node: Condition) -> Test:
+    """What evaluates a condition on the lane."""
     if isinstance(node, tree.And | tree.Or):
-        test = Test(1 if isinstance(node, tree.And) else 2)
-        test.terms = [_compile(term) for term in node.terms]
+        test = Test(AND if isinstance(node, tree.And) else OR)
+        test.terms = [compile_condition(term) for term in node.terms]
     elif isinstance(node, tree.Not):
-        test = Test(3)
-        test.terms = [_compile(node.term)]
+        test = Test(NOT)
+        test.terms = [compile_condition(node.term)]
     elif isinstance(node, tree.Comparison):
-        test = _named(4, node.left)
-        _literal(test, node.right)
+        test = _about(COMPARE, node.left)
+        test.right = compile_operand(node.right)
         test.relation = RELATIONS[node.operator]
     elif isinstance(node, tree.Between):
-        test = Test(1)
-        for operator, bound in ((">=", node.low), ("<=", node.high)):
-            test.terms.append(_compile(tree.Comparison(operator, node.operand, bound)))
+        low = tree.Comparison(">=", node.operand, node.low)
+        high = tree.Comparison("<=", node.operand, node.high)
+        test = compile_condition(tree.And((low, high)))
     elif isinstance(node, tree.In):
-        test = _named(5, node.operand)
-        for item in node.items:
-            term = Test(4)
-            _literal(term, item)
-            test.terms.append(term)
+        test = _about(IN, node.operand)
+        test.items = [compile_operand(item) for item in sorted(node.items, key=_place)]
     elif isinstance(node, tree.IsNull):
-        test = _named(6, node.name)
-    elif isinstance(node, tree.StartsWith):
-        test = _named(7, node.operand)
-        test.text = node.prefix.encode()
-    elif isinstance(node, tree.Literal) and isinstance(node.value, bool):
-        test = Test(8)
-        test.relation = int(node.value)
+        test = _about(IS_NULL, node.name)
+    elif isinstance(node, tree.TopicMatch):
+        test = Test(TOPIC_FITS)
+        test.text = node.pattern.encode()
+    elif isinstance(node, tree.Literal):
+        test = Test(CONSTANT)
+        test.relation = int(node.value is True)
     else:
-        raise _NotHereError
+        test = _about_text(node)
     return test
 
 
-def _named(op: int, node: Any) -> Test:
-    if not isinstance(node, tree.Name):
-        raise _NotHereError
+def _about(op: int, operand: tree.Operand) -> Test:
     test = Test(op)
-    test.name = node.name.encode()
-    if node.kind is tree.NameKind.ATTRIBUTE:
-        test.where = 10
-    elif node.kind is tree.NameKind.CONTEXT:
-        test.where = 19
-    elif node.name in HEADERS:
-        test.where = HEADERS[node.name]
-    else:
-        raise _NotHereError
+    test.left = compile_operand(operand)
     return test
 
 
-def _literal(test: Test, node: Any) -> None:
-    if not isinstance(node, tree.Literal):
-        raise _NotHereError
-    value = node.value
-    test.kind = KINDS[type(value)]
-    if isinstance(value, float):
-        test.real = value
-    elif isinstance(value, Timestamp):
-        test.number = value.us
-    elif isinstance(value, int):
-        test.number = int(value)
+def _about_text(node: tree.StartsWith | tree.Like | tree.Regexp) -> Test:
+    if isinstance(node, tree.StartsWith):
+        test = _about(STARTS_WITH, node.operand)
+        test.text = node.prefix.encode()
+    elif isinstance(node, tree.Like):
+        test = _about(LIKE, node.operand)
+        test.like = Like(node.pattern, node.escape)
+        bytes_max = like_text_max(node.pattern, node.escape)
+        test.text_max = ANY_LENGTH if bytes_max is None else bytes_max
     else:
-        test.text = value.encode() if isinstance(value, str) else value
+        test = _about(REGEXP, node.operand)
+        regex = compile_regex(node.pattern)  # its own: thousands may be in use
+        test.search = regex.search
+        test.text_max = regex.text_max
+        test.text = anchored_prefix(node.pattern).encode()
+        test.piece = required_text(node.pattern).encode()
+    return test
+
+
+def _place(item: tree.Literal) -> tuple[int, Any]:
+    """What the values of an IN are ordered by."""
+    value = item.value
+    if isinstance(value, bool):
+        return 2, value
+    if isinstance(value, int | float):
+        return 3, value
+    if isinstance(value, str):
+        return 5, value.encode()
+    if isinstance(value, bytes):
+        return 6, value
+    return 7, value
 
 
 def examine_selector(test: Test, envelope: bytes) -> bool | None:
@@ -359,52 +257,3 @@ def examine_selector(test: Test, envelope: bytes) -> bool | None:
     assert fault == 0, fault
     value = test.evaluate(scan, p, 0, len(envelope))
     return None if value == UNKNOWN else bool(value)
-
-
-class Choice:
-    """The selectors behind a route. `build` makes the route for those that are true, by index."""
-
-    def __init__(
-        self, tests: list[Test], variants_max: int, build: Callable[[list[int]], Any]
-    ) -> None:
-        self.tests = tests
-        self.variants_max = variants_max
-        self.build = build
-        self.variants: dict[Any, Any] = {}
-        self.truths = bytearray(len(tests))
-        self.last = 0
-        self.last_route: Any = None
-
-    def decide(self, scan: Scan, p: Any, start: int, end: int) -> Any:
-        """The route for a message."""
-        n = len(self.tests)
-        if n > 62:
-            return self.decide_many(scan, p, start, end)
-        truths = 0
-        bit = 1
-        for k in range(n):
-            test = self.tests[k]
-            if test.evaluate(scan, p, start, end) == TRUE:
-                truths |= bit
-            bit <<= 1
-        if truths != self.last or self.last_route is None:
-            self.last = truths
-            self.last_route = self.variant(truths, [k for k in range(n) if truths >> k & 1])
-        return self.last_route
-
-    def decide_many(self, scan: Scan, p: Any, start: int, end: int) -> Any:
-        """The same for more selectors than a number has bits."""
-        for k in range(len(self.tests)):
-            test = self.tests[k]
-            self.truths[k] = 1 if test.evaluate(scan, p, start, end) == TRUE else 0
-        key = bytes(self.truths)
-        return self.variant(key, [k for k, truth in enumerate(key) if truth])
-
-    def variant(self, key: Any, true: list[int]) -> Any:
-        """The route for those that are true, made once."""
-        route = self.variants.get(key)
-        if route is None:
-            if len(self.variants) >= self.variants_max:
-                self.variants.clear()
-            route = self.variants[key] = self.build(true)
-        return route

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from regraft.kernels.lane import Outlet, Source
+from regraft.kernels.lane import Source
+from regraft.kernels.outlet import Outlet
 from regraft.session.session import Session
 from regraft.session.window import Window
 

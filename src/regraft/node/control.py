@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
+from regraft.kernels.plan import Plan, plan_of
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
-from regraft.model.selector import Selector
 from regraft.model.topics import check_pattern
 from regraft.node.connection import HELLO, OPEN, Connection, State
 from regraft.node.deadlines import Deadlines
@@ -165,22 +165,24 @@ class Control:
         """Confirm it, then route to it; or say why not."""
         try:
             self._check_subscription(c, message)
-            selector = self._selector(message.selector)
+            plan = self._plan(message.selector)
         except RegraftError as error:
             report = native.Error.of(error, subscription=message.id)
             self._outflow.send_in_place(c, report, now)
             return
         self._outflow.send_in_place(c, native.Subscribed(message.id), now)
-        self._router.subscribe(c.key, message.id, message.pattern, message.exact, selector)
+        self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan)
 
-    def _selector(self, text: str) -> Selector | None:
+    def _plan(self, text: str) -> Plan | None:
         if not text:
             return None
-        return Selector.parse(text, self._limits.selector_bytes)
+        plan = plan_of(text, self._limits.selector_bytes)
+        self._router.check_cost(plan)
+        return plan
 
     def _check_subscription(self, c: Connection, message: native.Subscribe) -> None:
         assert c.session is not None
-        held = self._router.table.held(c.key)
+        held = self._router.held(c.key)
         if message.id == 0:
             raise LocalError("bad-pattern", "a subscription's id must be above 0")
         if message.id in held:
@@ -195,7 +197,7 @@ class Control:
                 f"a session has {limits.subscriptions_per_session} subscriptions at most "
                 "(limit subscriptions_per_session)",
             )
-        if self._router.table.size >= limits.subscriptions:
+        if self._router.size >= limits.subscriptions:
             raise LocalError(
                 "limit-exceeded",
                 f"this node has {limits.subscriptions} subscriptions at most (limit subscriptions)",
@@ -208,7 +210,7 @@ class Control:
 
     def unsubscribe(self, c: Connection, message: native.Unsubscribe, now: Now) -> None:
         """Route to it no more, then confirm."""
-        if message.id not in self._router.table.held(c.key):
+        if message.id not in self._router.held(c.key):
             error = LocalError(
                 "unknown-subscription", f"this session has no subscription {message.id}"
             )

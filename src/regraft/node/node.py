@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
 from regraft.kernels import lane as lanes
 from regraft.kernels.envelope import FAULTS
-from regraft.kernels.lane import Outlet, Source
+from regraft.kernels.lane import Source
+from regraft.kernels.outlet import Outlet
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.node.connection import CLOSING, HELLO, OPEN, PREFACE, Connection
@@ -315,15 +316,17 @@ class Node:
     # -------------------------------------------------------------------- counters
 
     def report(self, what: str, rows_max: int) -> dict[str, Any]:
-        """What `regraft inspect` shows: "node", "connections" or "subscriptions"."""
+        """What `regraft inspect` shows: "node", "connections", "subscriptions" or "index"."""
         rows: list[dict[str, Any]] = []
         total = 0
         if what == "connections":
             total = len(self._connections)
             rows = [_row(c) for c in islice(self._connections.values(), rows_max)]
         elif what == "subscriptions":
-            total = self._router.table.size
+            total = self._router.size
             rows = list(islice(self._router.rows(), rows_max))
+        elif what == "index":
+            return self._router.describe_index(rows_max)
         elif what == "node":
             identity = self.identity
             return {
@@ -341,7 +344,7 @@ class Node:
             "connections": len(self._connections),
             "connections_opened": self._opened,
             "sessions": len(self._control.clients),
-            "subscriptions": self._router.table.size,
+            "subscriptions": self._router.size,
             "messages": lane.messages,
             "bytes": lane.size,
             "deliveries": lane.deliveries,

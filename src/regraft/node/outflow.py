@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regraft.errors import WorldError
-from regraft.kernels.lane import Outlet
+from regraft.kernels.outlet import Outlet
 from regraft.limits import Limits
 from regraft.node.connection import CLOSING, OPEN, Connection
 from regraft.node.deadlines import Deadlines

@@ -1,4 +1,4 @@
-"""What goes where: who wants a message of this topic.
+"""What goes where: which interests cover which, and what neighbours have to be told.
 
-Nothing here knows of connections or of bytes on the wire; a taker is a number.
+Nothing here knows of connections or of bytes on the wire; an interest is a number.
 """

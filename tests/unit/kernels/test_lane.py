@@ -3,19 +3,25 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from regraft import kernels
-from regraft.kernels import lane as compiled
+from regraft.kernels import lane as in_use
+from regraft.kernels import outlet as outlet_in_use
 from regraft.kernels.checksum import crc32c
 from regraft.model.message import DeliveryMode, Message, decode_envelope, encode_envelope
 from regraft.model.varint import write_varint
 from regraft.wire import native
 
-MODULES = [compiled, kernels.load_interpreted()["lane"]]
+TWINS = kernels.load_interpreted()
+MODULES = [
+    SimpleNamespace(**{**vars(one), **vars(other)})
+    for one, other in ((outlet_in_use, in_use), (TWINS["outlet"], TWINS["lane"]))
+]
+compiled = MODULES[0]
 both = pytest.mark.parametrize("module", MODULES, ids=["compiled", "interpreted"])
 
 NOW_US = 1_000
@@ -68,7 +74,7 @@ class Plan:
 class Bench:
     """A lane of one of the modules, set up by a plan."""
 
-    def __init__(self, module: ModuleType, plan: Plan) -> None:
+    def __init__(self, module: SimpleNamespace, plan: Plan) -> None:
         self.module = module
         self.outlets = [module.Outlet(key) for key in range(plan.outlets)]
         for key in plan.slow:
@@ -282,7 +288,7 @@ def message(topic: str = "a", body: bytes = b"x", **more: Any) -> bytes:
     return native.encode(Message(topic, body, **more))
 
 
-def one_taker(module: ModuleType, slow: bool = False) -> Bench:
+def one_taker(module: SimpleNamespace, slow: bool = False) -> Bench:
     plan = Plan({b"a": [(0, ids(1))], b"b": [(0, ids(1))], b"c": [(0, ids(2))]}, outlets=1)
     plan.slow = {0} if slow else set()
     return Bench(module, plan)
@@ -293,14 +299,14 @@ def kinds(data: bytes) -> list[int]:
 
 
 @both
-def test_neighbours_with_the_same_takers_share_a_transfer_header(module: ModuleType) -> None:
+def test_neighbours_with_the_same_takers_share_a_transfer_header(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     bench.run(message("a") + message("b") + message("a") + message("c") + message("a"))
     assert kinds(bench.got[0]) == [8, 7, 7, 7, 8, 7, 8, 7]
 
 
 @both
-def test_a_long_run_is_handed_on_without_a_copy(module: ModuleType) -> None:
+def test_a_long_run_is_handed_on_without_a_copy(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     data = bytearray(message("a") * 200)
     assert bench.lane.run(bench.source, memoryview(data), 0, 0) == len(data)
@@ -311,7 +317,7 @@ def test_a_long_run_is_handed_on_without_a_copy(module: ModuleType) -> None:
 
 
 @both
-def test_what_was_gathered_before_the_last_time_does_not_change(module: ModuleType) -> None:
+def test_what_was_gathered_before_the_last_time_does_not_change(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     first = message("a", b"first")
     bench.lane.run(bench.source, first, 0, 0)
@@ -322,7 +328,7 @@ def test_what_was_gathered_before_the_last_time_does_not_change(module: ModuleTy
 
 
 @both
-def test_slow_outlets_get_copies_that_outlive_the_read(module: ModuleType) -> None:
+def test_slow_outlets_get_copies_that_outlive_the_read(module: SimpleNamespace) -> None:
     bench = one_taker(module, slow=True)
     data = bytearray(message("a", b"x" * 3_000) + message("a"))
     bench.run(memoryview(data))
@@ -333,7 +339,7 @@ def test_slow_outlets_get_copies_that_outlive_the_read(module: ModuleType) -> No
 
 
 @both
-def test_refusals_of_neighbours_are_one_note(module: ModuleType) -> None:
+def test_refusals_of_neighbours_are_one_note(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     bench.plan.refusals[b"no"] = NOT_AUTHORIZED
     frames = ["no", "no", "a", "no"]
@@ -348,7 +354,7 @@ def test_refusals_of_neighbours_are_one_note(module: ModuleType) -> None:
 
 
 @both
-def test_routes_are_asked_for_once_until_they_change(module: ModuleType) -> None:
+def test_routes_are_asked_for_once_until_they_change(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     bench.run(message("a") * 3 + message("b") + message("a"))
     bench.run(message("b"))
@@ -359,7 +365,7 @@ def test_routes_are_asked_for_once_until_they_change(module: ModuleType) -> None
 
 
 @both
-def test_a_source_remembers_a_bounded_number_of_topics(module: ModuleType) -> None:
+def test_a_source_remembers_a_bounded_number_of_topics(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     bench.run(b"".join(message(topic) for topic in "abcdabcd"))
     assert len(bench.resolved) > 4
@@ -367,7 +373,7 @@ def test_a_source_remembers_a_bounded_number_of_topics(module: ModuleType) -> No
 
 
 @both
-def test_the_lane_stops_at_a_control_frame_with_what_it_is(module: ModuleType) -> None:
+def test_the_lane_stops_at_a_control_frame_with_what_it_is(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     control = native.frame(10, b"\x08\x05", 1)
     stream = message("a") + control + message("a")
@@ -422,7 +428,9 @@ FAULTS = {
 @both
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_fault_stops_the_lane_where_it_stands(module: ModuleType, name: str, before: int) -> None:
+def test_a_fault_stops_the_lane_where_it_stands(
+    module: SimpleNamespace, name: str, before: int
+) -> None:
     bad, fault, detail = FAULTS[name]
     bench = one_taker(module)
     good = message("a") * before
@@ -434,7 +442,7 @@ def test_a_fault_stops_the_lane_where_it_stands(module: ModuleType, name: str, b
 
 
 @both
-def test_a_bad_header_is_noticed_before_its_payload_is_there(module: ModuleType) -> None:
+def test_a_bad_header_is_noticed_before_its_payload_is_there(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     assert bench.run(headed(FRAME_MAX - 3, 7)) == 0
     assert bench.lane.fault == compiled.TOO_LARGE
@@ -443,7 +451,7 @@ def test_a_bad_header_is_noticed_before_its_payload_is_there(module: ModuleType)
 
 
 @both
-def test_every_cut_of_a_frame_is_waited_for(module: ModuleType) -> None:
+def test_every_cut_of_a_frame_is_waited_for(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     data = message("a") * 2
     for size in range(len(data)):
@@ -453,7 +461,7 @@ def test_every_cut_of_a_frame_is_waited_for(module: ModuleType) -> None:
 
 
 @both
-def test_a_cleared_outlet_has_nothing_left(module: ModuleType) -> None:
+def test_a_cleared_outlet_has_nothing_left(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     bench.lane.run(bench.source, message("a") + message("a", b"x" * 5_000), 0, 0)
     (outlet,) = bench.lane.take_dirty()

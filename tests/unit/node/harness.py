@@ -253,7 +253,8 @@ class World:
         assert node._outflow.publishers == 0
         assert not node._router._outlets
         assert not node._router._principals
-        assert not node._router.table._held
+        assert not node._router._held
+        assert node._router.index.count == 0
 
 
 def publication(body: bytes | str | int, topic: str = "t", **more: Any) -> Message:

@@ -265,7 +265,7 @@ def test_what_is_remembered_of_routes_is_bounded() -> None:
     for number in range(64):
         publisher.send(publication(number, f"{number}"))
     router = world.node._router
-    assert max(len(router._routes), len(router._shared), len(router._encoded)) <= 8
+    assert max(len(router._routes), len(router._shared)) <= 8
 
 
 def test_an_idle_publisher_does_not_keep_the_buffers_of_those_who_left() -> None:

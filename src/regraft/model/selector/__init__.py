@@ -13,6 +13,7 @@ compiler for Spark must agree with it; `tests/vectors/selectors.json` is the ref
 from regraft.model.selector.ast import Condition, Literal, Name, NameKind, Node, Operand
 from regraft.model.selector.bounds import cost
 from regraft.model.selector.canonical import canonical
+from regraft.model.selector.cover import covers, overlaps
 from regraft.model.selector.evaluate import Truth, Values, evaluate, value_of
 from regraft.model.selector.message import Selector, values_of
 from regraft.model.selector.parse import parse
@@ -30,7 +31,9 @@ __all__ = [
     "Values",
     "canonical",
     "cost",
+    "covers",
     "evaluate",
+    "overlaps",
     "parse",
     "text_of",
     "value_of",

@@ -202,6 +202,8 @@ FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def children(node: Node) -> tuple[Node, ...]:
     """The nodes right below one, in the order of the text."""
     match node:
+        case Literal() | Name() | TopicMatch():  # most nodes are one of these
+            return ()
         case Arithmetic(_, left, right) | Comparison(_, left, right):
             return left, right
         case Negate(operand) | Like(operand) | Regexp(operand) | StartsWith(operand):
@@ -218,8 +220,6 @@ def children(node: Node) -> tuple[Node, ...]:
             return (term,)
         case And(terms) | Or(terms):
             return terms
-        case Literal() | Name() | TopicMatch():
-            return ()
 
 
 def walk(node: Node) -> Iterator[tuple[Node, int]]:
@@ -228,7 +228,8 @@ def walk(node: Node) -> Iterator[tuple[Node, int]]:
     while waiting:
         node, depth = waiting.pop()
         yield node, depth
-        waiting.extend((child, depth + 1) for child in children(node))
+        for child in children(node):
+            waiting.append((child, depth + 1))
 
 
 def names(node: Node) -> frozenset[Name]:

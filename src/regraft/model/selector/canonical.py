@@ -87,15 +87,16 @@ def canonical(tree: Condition) -> Condition:
 def _chain(
     kind: type[And] | type[Or], terms: Iterable[Condition], neutral: Literal, decisive: Literal
 ) -> Condition:
-    found: set[Condition] = set()
+    found: dict[str, Condition] = {}
     for term in map(canonical, terms):
-        found.update(term.terms if isinstance(term, And | Or) and type(term) is kind else (term,))
-    found.discard(neutral)
-    if decisive in found:
+        flat = term.terms if isinstance(term, And | Or) and type(term) is kind else (term,)
+        found.update((text_of(one), one) for one in flat)
+    found.pop(text_of(neutral), None)
+    if text_of(decisive) in found:
         return decisive
     if len(found) < 2:
-        return found.pop() if found else neutral
-    return kind(tuple(sorted(found, key=text_of)))
+        return found.popitem()[1] if found else neutral
+    return kind(tuple(found[text] for text in sorted(found)))
 
 
 def _negation(term: Condition) -> Condition:
@@ -116,10 +117,10 @@ def _comparison(operator: str, left: Operand, right: Operand) -> Condition:
 
 
 def _in(operand: Operand, items: Iterable[Literal]) -> Condition:
-    kept = sorted({_compared_literal(item) for item in items}, key=text_of)
+    kept = {text_of(item): item for item in map(_compared_literal, items)}
     if len(kept) == 1:
-        return _comparison("=", operand, kept[0])
-    return _folded(In(_compared(operand), tuple(kept)))
+        return _comparison("=", operand, *kept.values())
+    return _folded(In(_compared(operand), tuple(kept[text] for text in sorted(kept))))
 
 
 def _like(operand: Operand, items: tuple[str | Wild, ...]) -> Condition:

@@ -8,6 +8,9 @@ Rules:
 - Int and float are one type, compared exactly. Strings are ordered by code point, bytes by byte.
 - BETWEEN is `>=` and `<=`; IN is `=` to any; LIKE, REGEXP and STARTS_WITH are false for what is
   not a string, unknown for NULL.
+- LIKE and REGEXP are unknown for a string of more than PATTERN_TEXT_MAX bytes of UTF-8, so that no
+  search takes long. For a large regular expression it is less: bytes times instructions stay within
+  REGEX_STEPS_MAX. A LIKE with nothing to search for, only `%` at its end, has no bound.
 - Arithmetic takes numbers; int with int gives int, any float makes it float. NULL, other types,
   results beyond 64 bits and division by zero, be it 0 or 0.0, give NULL.
 - DISTANCE takes degrees: latitudes from -90 to 90, longitudes from -180 to 180; else it is NULL.
@@ -107,9 +110,13 @@ def evaluate(tree: Condition, values: Values) -> Truth:
             return _of_string(values(TOPIC), lambda text: topics.matches(pattern, text, exact=True))
         case Like(operand, pattern, escape):
             value = value_of(operand, values)
+            if _is_longer(value, patterns.like_text_max(pattern, escape)):
+                return None
             return _of_string(value, lambda text: patterns.like(pattern, escape, text))
         case Regexp(operand, pattern):
             value = value_of(operand, values)
+            if _is_longer(value, patterns.regex_text_max(pattern)):
+                return None
             return _of_string(value, lambda text: patterns.regex_found(pattern, text))
         case StartsWith(operand, prefix):
             return _of_string(value_of(operand, values), lambda text: text.startswith(prefix))
@@ -157,6 +164,10 @@ def _of_string(value: Value | None, test: Callable[[str], bool]) -> Truth:
     if value is None:
         return None
     return isinstance(value, str) and test(value)
+
+
+def _is_longer(value: Value | None, bytes_max: int | None) -> bool:
+    return isinstance(value, str) and patterns.is_longer(value, bytes_max)
 
 
 # -------------------------------------------------------------------- operands
@@ -222,7 +233,8 @@ def distance(*degrees: Value | None) -> float | None:
             return None
         checked.append(math.radians(number))
     latitude, longitude, latitude2, longitude2 = checked
-    across = math.sin((latitude2 - latitude) / 2) ** 2
-    along = math.sin((longitude2 - longitude) / 2) ** 2
-    half_chord = across + math.cos(latitude) * math.cos(latitude2) * along
+    across = math.sin((latitude2 - latitude) / 2)
+    along = math.sin((longitude2 - longitude) / 2)
+    # Products, not powers: a power's last digit depends on who computes it.
+    half_chord = across * across + math.cos(latitude) * math.cos(latitude2) * (along * along)
     return 2 * EARTH_RADIUS_M * math.asin(math.sqrt(min(1.0, half_chord)))

@@ -11,22 +11,22 @@ Rules:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from regraft.errors import LocalError
 from regraft.model.message import Value
 from regraft.model.selector import literals
 from regraft.model.selector.literals import NotALiteral
 
-_BLANK = " \t\n\r\f"
+_BLANK = re.compile(r"[ \t\n\r\f]*")
+_WORD = re.compile(r"[A-Za-z0-9_$]*")  # as far as it is ASCII
 _NUMBER = re.compile(
     r"(?P<hex>0[xX][0-9a-fA-F]+)[lL]?"
     r"|(?P<float>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<int>[0-9]+)[lL]?"
 )
-_SYMBOLS = ("<>", "!=", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "(", ")", ",")
+_SYMBOL = re.compile(r"<>|!=|<=|>=|[=<>+\-*/(),]")
 _AROUND = 20  # characters shown on either side of a mistake
 _FOUND_MAX = 30
 
@@ -45,14 +45,14 @@ class Kind(Enum):
     END = "the end"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One piece of the text, from `start` up to but not including `end`."""
 
     kind: Kind
     value: Value
     start: int
     end: int
+    mark: str  # a symbol, or a word in capitals, as operators are called; else nothing
 
 
 def refusal(text: str, start: int, found: str, expected: str) -> LocalError:
@@ -86,22 +86,28 @@ class _Lexer:
 
     def all(self) -> list[Token]:
         found: list[Token] = []
-        while not found or found[-1].kind is not Kind.END:
-            while self._peek() in _BLANK and self._at < len(self._text):
-                self._at += 1
-            found.append(self._token())
-        return found
+        while True:
+            self._skip(_BLANK)
+            token = self._token()
+            found.append(token)
+            if token.kind is Kind.END:
+                return found
+
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        found = pattern.match(self._text, self._at)
+        assert found is not None
+        self._at = found.end()
 
     def _peek(self, ahead: int = 0) -> str:
         at = self._at + ahead
-        return self._text[at] if at < len(self._text) else ""
+        return self._text[at : at + 1]
 
     def _fail(self, start: int, expected: str) -> NoReturn:
         found = piece(self._text, start, max(self._at, start + 1))
         raise refusal(self._text, start, found, expected)
 
-    def _take(self, kind: Kind, value: Value, start: int) -> Token:
-        return Token(kind, value, start, self._at)
+    def _take(self, kind: Kind, value: Value, start: int, mark: str = "") -> Token:
+        return Token(kind, value, start, self._at, mark)
 
     def _token(self) -> Token:
         start, char = self._at, self._peek()
@@ -120,10 +126,10 @@ class _Lexer:
             return self._number()
         if char.isidentifier():
             return self._name()
-        for symbol in _SYMBOLS:
-            if self._text.startswith(symbol, start):
-                self._at += len(symbol)
-                return self._take(Kind.SYMBOL, "<>" if symbol == "!=" else symbol, start)
+        if found := _SYMBOL.match(self._text, start):
+            self._at = found.end()
+            symbol = "<>" if found[0] == "!=" else found[0]
+            return self._take(Kind.SYMBOL, symbol, start, symbol)
         self._fail(start, "a name, a value, an operator or a parenthesis")
 
     def _quoted(self, quote: str) -> str:
@@ -151,6 +157,7 @@ class _Lexer:
         start = self._at
         if not self._peek().isidentifier():
             self._fail(start, expected)
+        self._skip(_WORD)
         while _is_word(self._peek()):
             self._at += 1
         return self._text[start : self._at]
@@ -159,7 +166,8 @@ class _Lexer:
         start = self._at
         word = self._word("a name")
         if self._peek() != ".":
-            return self._take(Kind.WORD, word, start)
+            # A dotless i is no I.
+            return self._take(Kind.WORD, word, start, word.upper() if word.isascii() else word)
         self._at += 1
         if word != "ctx":
             self._fail(start, 'a name without a point; others stand in quotes, such as "a.b"')

@@ -88,33 +88,23 @@ class _Parser:
         self._text = text
         self._tokens = tokens(text)
         self._index = 0
+        self._token = self._tokens[0]
         self._nesting = 0
 
     # ------------------------------------------------------------- tokens
 
     @property
-    def _token(self) -> Token:
-        return self._tokens[self._index]
-
-    @property
     def _next(self) -> Token:
-        return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+        return self._tokens[self._index + 1]  # nobody takes the end
 
     def _advance(self) -> Token:
         token = self._token
-        self._index = min(self._index + 1, len(self._tokens) - 1)
+        self._index += 1
+        self._token = self._tokens[self._index]
         return token
 
-    def _mark(self) -> str:
-        """The symbol or the word that stands here, as operators are called; else nothing."""
-        token = self._token
-        if token.kind not in (Kind.SYMBOL, Kind.WORD):
-            return ""
-        word = str(token.value)
-        return word.upper() if word.isascii() else word  # a dotless i is no I
-
     def _expect(self, mark: str, expected: str = "") -> None:
-        if self._mark() != mark:
+        if self._token.mark != mark:
             self._fail(self._token, expected or mark)
         self._advance()
 
@@ -157,14 +147,14 @@ class _Parser:
             raise bounds.too_deep()
         start = self._token
         left = self._first()
-        while (power := _POWERS.get(self._mark(), 0)) > binding:
+        while (power := _POWERS.get(self._token.mark, 0)) > binding:
             left = self._continued(left, start, power)
         self._nesting -= 1
         return left
 
     def _continued(self, left: Node, start: Token, power: int) -> Node:
         """What an operator makes of what stands before it."""
-        mark = self._mark()
+        mark = self._token.mark
         if mark in ("AND", "OR"):
             return self._chain(mark, self._as_condition(left, start), power)
         if not isinstance(left, _OPERANDS):
@@ -174,7 +164,7 @@ class _Parser:
         if mark == "IS":
             return self._is_null(operand, start)
         if mark == "NOT":
-            mark = self._mark()
+            mark = self._token.mark
             if mark not in _NEGATABLE:
                 self._fail(self._token, "BETWEEN, IN, LIKE or REGEXP after NOT")
             self._advance()
@@ -187,13 +177,13 @@ class _Parser:
 
     def _chain(self, mark: str, first: Condition, power: int) -> Condition:
         terms = [first]
-        while self._mark() == mark:
+        while self._token.mark == mark:
             self._advance()
             terms.append(self._condition(power))
         return And(tuple(terms)) if mark == "AND" else Or(tuple(terms))
 
     def _is_null(self, operand: Operand, start: Token) -> Condition:
-        negated = self._mark() == "NOT"
+        negated = self._token.mark == "NOT"
         if negated:
             self._advance()
         self._expect("NULL", "NULL" if negated else "NULL or NOT NULL")
@@ -223,7 +213,7 @@ class _Parser:
                 text = f"IN has more than {SELECTOR_IN_MAX} values, limit SELECTOR_IN_MAX"
                 raise _refuse(f"at column {self._token.start + 1}: {text}")
             items.append(self._literal())
-            if self._mark() != ",":
+            if self._token.mark != ",":
                 break
             self._advance()
         self._expect(")", ", or ) after a value of IN")
@@ -231,9 +221,9 @@ class _Parser:
 
     def _literal(self) -> Literal:
         start = self._token
-        if start.kind is Kind.WORD and self._mark() not in ("TRUE", "FALSE", "TIMESTAMP"):
+        if start.kind is Kind.WORD and self._token.mark not in ("TRUE", "FALSE", "TIMESTAMP"):
             self._fail(start, "a value: a number, a string, TRUE, FALSE, TIMESTAMP '…' or X'…'")
-        if start.kind in (Kind.SYMBOL, Kind.END) and self._mark() not in ("+", "-"):
+        if start.kind in (Kind.SYMBOL, Kind.END) and self._token.mark not in ("+", "-"):
             self._fail(start, "a value")
         node = self._first()
         if not isinstance(node, Literal):
@@ -243,7 +233,7 @@ class _Parser:
     def _like(self, operand: Operand) -> Condition:
         token, pattern = self._string("a pattern in quotes")
         escape = None
-        if self._mark() == "ESCAPE":
+        if self._token.mark == "ESCAPE":
             self._advance()
             token, escape = self._string("the escape character in quotes")
         self._checked(token, lambda: patterns.like_items(pattern, escape))
@@ -268,6 +258,8 @@ class _Parser:
         """What an expression may begin with."""
         token = self._token
         match token.kind:
+            case Kind.WORD:
+                return self._word()
             case Kind.NUMBER:
                 return self._number("")
             case Kind.STRING | Kind.BYTES:
@@ -279,13 +271,11 @@ class _Parser:
                 return self._name(Name(NameKind.ATTRIBUTE, str(token.value)))
             case Kind.CONTEXT:
                 return self._name(Name(NameKind.CONTEXT, str(token.value)))
-            case Kind.WORD:
-                return self._word()
             case Kind.SYMBOL | Kind.END:
                 return self._symbol()
 
     def _symbol(self) -> Node:
-        mark, start = self._mark(), self._token
+        mark, start = self._token.mark, self._token
         if mark == "(":
             self._advance()
             node = self._expression(0)
@@ -324,7 +314,7 @@ class _Parser:
         return name
 
     def _word(self) -> Node:
-        token, mark = self._token, self._mark()
+        token, mark = self._token, self._token.mark
         if mark == "NOT":
             self._advance()
             return Not(self._condition(_NOT))

@@ -1,0 +1,52 @@
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t
+from libc.string cimport memcmp, memcpy
+from regraft.kernels.frame cimport HEADER, TRANSFER, bytes_p, cut, put_header, put_u32, writable, writable_p
+
+cdef enum:
+    SLICE_BYTES = 2048
+
+cdef inline void copy(writable_p target, Py_ssize_t at, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    memcpy(target + at, p + start, end - start)
+
+cdef inline void copy_bytes(writable_p target, Py_ssize_t at, bytes data) noexcept:
+    memcpy(target + at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    return (PyBytes_GET_SIZE(topic) == end - start
+            and memcmp(PyBytes_AS_STRING(topic), p + start, end - start) == 0)
+
+@cython.final
+cdef class Outlet:
+    cdef readonly object key
+    cdef public bint slow
+    cdef bint dirty
+    cdef readonly Py_ssize_t messages
+    cdef readonly Py_ssize_t size
+    cdef public list waiting
+    cdef list pieces
+    cdef bytearray scratch
+    cdef Py_ssize_t used
+    cdef Py_ssize_t run_at
+    cdef Py_ssize_t run_count
+    cdef bytes run_ids
+
+    cdef void reserve(self, Py_ssize_t size) except *
+    @cython.locals(target=writable_p, at=Py_ssize_t)
+    cdef void open_run(self, bytes ids) except *
+    @cython.locals(target=writable_p)
+    cdef void close_run(self) noexcept
+    @cython.locals(size=Py_ssize_t)
+    cdef void append(self, object view, bytes_p p, Py_ssize_t start, Py_ssize_t end,
+                    bytes ids, Py_ssize_t count, int64_t expiration) except *
+    cdef void spill(self) except *
+    cpdef list gather(self, bint last)
+    cpdef void clear(self) except *
+
+@cython.final
+cdef class Route:
+    cdef readonly list outlets
+    cdef readonly list subscriptions
+    cdef readonly int refusal
+    cdef readonly object choice

@@ -1,0 +1,155 @@
+"""Where messages go: outlets, and routes that lead to them.
+
+An `Outlet` gathers what one session receives over one batch. A run of messages costs it one
+transfer header and one copy, or none: a long one is kept as a slice of the bytes that were read.
+
+`p` is a pointer when compiled, a memoryview when interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:  # Cython is needed to compile, not to run
+    from regraft.kernels import _shadow as cython
+
+if not cython.compiled:
+    from regraft.kernels.frame import HEADER, TRANSFER, cut, put_header, put_u32, writable
+
+    SLICE_BYTES = 2048
+
+    def copy(target: Any, at: int, p: Any, start: int, end: int) -> None:
+        """Copy p[start:end] to `at`."""
+        target[at : at + end - start] = p[start:end]
+
+    def copy_bytes(target: Any, at: int, data: bytes) -> None:
+        """Copy all of data to `at`."""
+        target[at : at + len(data)] = data
+
+    def is_topic(topic: bytes, p: Any, start: int, end: int) -> bool:
+        """Whether p[start:end] is this topic."""
+        return bool(topic == p[start:end])
+
+
+class Outlet:
+    """What one session receives, gathered over one batch."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.slow = False  # set by the node: copy runs to `waiting` instead of gathering them
+        self.dirty = False
+        self.messages = 0
+        self.size = 0
+        self.waiting: list[tuple[bytes, int, bytes, int]] = []
+        self.pieces: list[Any] = []
+        self.scratch = bytearray()
+        self.used = 0
+        self.run_at = -1
+        self.run_count = 0
+        self.run_ids = b""
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` more bytes in the scratch buffer."""
+        if self.used + size > len(self.scratch):
+            # A new buffer, never a resize: the last gathering may still be looking at the old one.
+            larger = bytearray(max(512, 2 * len(self.scratch), self.used + size))
+            larger[: self.used] = memoryview(self.scratch)[: self.used]
+            self.scratch = larger
+
+    def open_run(self, ids: bytes) -> None:
+        """Begin a transfer header for runs with these subscriptions."""
+        self.reserve(HEADER + 5 + len(ids))
+        target = writable(self.scratch)
+        at = self.used + HEADER
+        target[at] = 0x0D  # field 1, fixed32: the count, filled in when the run is closed
+        copy_bytes(target, at + 5, ids)
+        self.run_at = self.used
+        self.run_ids = ids
+        self.run_count = 0
+        self.used = at + 5 + len(ids)
+
+    def close_run(self) -> None:
+        """Fill in the count and the checksums of the transfer header that is open, if one is."""
+        if self.run_at < 0:
+            return
+        target = writable(self.scratch)
+        put_u32(target, self.run_at + HEADER + 1, self.run_count)
+        put_header(target, self.run_at, TRANSFER, 5 + len(self.run_ids))
+        self.run_at = -1
+
+    def append(
+        self, view: Any, p: Any, start: int, end: int, ids: bytes, count: int, expiration: int
+    ) -> None:
+        """Take the run p[start:end] of `count` messages for the subscriptions `ids`."""
+        size = end - start
+        self.messages += count
+        self.size += size
+        if self.slow:
+            self.waiting.append((ids, count, cut(p, start, end), expiration))
+            return
+        if self.run_at < 0 or self.run_ids is not ids:
+            self.close_run()
+            self.open_run(ids)
+        self.run_count += count
+        if size < SLICE_BYTES:
+            self.reserve(size)
+            copy(writable(self.scratch), self.used, p, start, end)
+            self.used += size
+        else:
+            self.spill()
+            self.pieces.append(view[start:end])
+
+    def spill(self) -> None:
+        """Move what is in the scratch buffer to the pieces."""
+        self.close_run()
+        if self.used:
+            self.pieces.append(bytes(memoryview(self.scratch)[: self.used]))
+            self.used = 0
+
+    def gather(self, last: bool) -> list[Any]:
+        """All that was gathered, in order; good until the bytes that were read are given back.
+
+        With `last` nothing more is gathered before that, so that the scratch buffer itself will do.
+        """
+        self.close_run()
+        pieces = self.pieces
+        if self.used:
+            scratch = memoryview(self.scratch)[: self.used]
+            pieces.append(scratch if last else bytes(scratch))
+        if len(self.scratch) > 16384 and len(self.scratch) > 8 * self.used:
+            self.scratch = bytearray()
+        self.pieces = []
+        self.used = 0
+        self.messages = 0
+        self.size = 0
+        self.dirty = False
+        return pieces
+
+    def clear(self) -> None:
+        """Let go of the memory: nothing comes here any more, though old routes may know it."""
+        self.pieces = []
+        self.waiting = []
+        self.scratch = bytearray()
+        self.used = 0
+        self.run_at = -1
+
+
+class Route:
+    """Who takes the messages of a topic: outlets, each with its subscriptions, encoded.
+
+    `refusal` is an error code for topics that may not be published to. Where takers have selectors
+    there is a `Choice`, which knows the route of each message.
+    """
+
+    def __init__(
+        self,
+        takers: list[tuple[Outlet, bytes]],
+        refusal: int = 0,
+        choice: Any = None,
+    ) -> None:
+        self.outlets = [outlet for outlet, _ in takers]
+        self.subscriptions = [ids for _, ids in takers]
+        self.refusal = refusal
+        self.choice = choice

@@ -1,0 +1,124 @@
+"""The interests that are left when those are taken away that others cover.
+
+A routing table tells a neighbour what everybody else wants, reduced: one `CoverIndex` for all, and
+for each neighbour a `Reduction` with the numbers of everybody else.
+
+Rules:
+
+- `shown` has the numbers that no other number of the reduction covers. Of interests that cover each
+  other the smallest number stands for all.
+- A number is added to the index, then to the reductions; it is removed from the reductions, then
+  from the index. In between the index must not change, so that it searches once for all of them.
+- Inside is a forest of groups: what is covered stands below something that covers it, as close as
+  is known. So a group that goes away concerns only those right below it. That the forest has no
+  rings is seen to, and not taken from `covers`: where that does not see that a covers c, though a
+  covers b and b covers c, nothing must get lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from regraft.routing.covering import CoverIndex
+
+_TRIED = 16  # groups among which the closest is looked for
+
+
+class Change(NamedTuple):
+    """What happened to the numbers that are shown."""
+
+    shown: frozenset[int]
+    hidden: frozenset[int]  # gone or covered
+
+
+class Reduction:
+    """Some numbers of an index, those that are covered hidden."""
+
+    def __init__(self, index: CoverIndex) -> None:
+        self._index = index
+        self._members: dict[int, list[int]] = {}  # of a group, those that are in here
+        self._parent: dict[int, int] = {}
+        self._children: dict[int, dict[int, None]] = {}
+        self._stands: dict[int, int] = {}  # for a group that is not covered, the number shown
+
+    @property
+    def shown(self) -> set[int]:
+        """The numbers that stand for all."""
+        return set(self._stands.values())
+
+    def add(self, number: int) -> Change:
+        """Take in a number of the index."""
+        group = self._index.group_of(number)
+        members = self._members.setdefault(group, [])
+        insort(members, number)
+        if len(members) > 1:
+            return self._settled([group])
+        closest = self._closest_above(group)
+        if closest is not None:
+            self._put(group, closest)
+        moved = [
+            other
+            for other in self._index.below(group)
+            if other in self._members and self._parent.get(other) == closest
+        ]
+        for other in moved:
+            self._put(other, group)
+        return self._settled([group, *moved])
+
+    def remove(self, number: int) -> Change:
+        """Let a number go that is still in the index."""
+        group = self._index.group_of(number)
+        members = self._members[group]
+        del members[bisect_left(members, number)]
+        if members:
+            return self._settled([group])
+        del self._members[group]
+        above = self._parent.get(group)
+        children = list(self._children.get(group, ()))
+        self._put(group, None)
+        for child in children:
+            self._put(child, above)
+        if above is not None:
+            return self._settled([group])
+        for child in children:
+            self._put(child, self._closest_above(child))
+        return self._settled([group, *children])
+
+    def _closest_above(self, group: int) -> int | None:
+        """A group in here that covers one: the deepest of some, and none that stands below it."""
+        depths: dict[int, int] = {}
+        for other in islice((g for g in self._index.above(group) if g in self._members), _TRIED):
+            depth, step = 0, other
+            while step != group and step in self._parent:
+                depth, step = depth + 1, self._parent[step]
+            if step != group:
+                depths[other] = depth
+        return max(depths, key=lambda other: depths[other]) if depths else None
+
+    def _put(self, group: int, above: int | None) -> None:
+        """Stand a group below another, or below none."""
+        old = self._parent.pop(group, None)
+        if old is not None:
+            del self._children[old][group]
+            if not self._children[old]:
+                del self._children[old]
+        if above is not None:
+            self._parent[group] = above
+            self._children.setdefault(above, {})[group] = None
+
+    def _settled(self, groups: Iterable[int]) -> Change:
+        """What has changed for groups."""
+        shown, hidden = set(), set()
+        for group in groups:
+            stood = self._stands.pop(group, None)
+            if group in self._members and group not in self._parent:
+                stands = self._stands[group] = self._members[group][0]
+                if stands == stood:
+                    continue
+                shown.add(stands)
+            if stood is not None:
+                hidden.add(stood)
+        return Change(frozenset(shown), frozenset(hidden))
