@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.list cimport PyList_GET_ITEM
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject
 from regraft.kernels.frame cimport bytes_p, cut
 
@@ -28,7 +28,7 @@ cdef class Ints:
     cdef Py_ssize_t n
     cdef Py_ssize_t room
     cpdef void reserve(self, Py_ssize_t n) except *
-    cpdef void push(self, int32_t value) except *
+    cpdef bint push(self, int32_t value) except -1
 
 @cython.final
 cdef class Longs:
@@ -149,6 +149,14 @@ cdef inline int32_t text_find(Texts texts, bytes_p p, Py_ssize_t start, Py_ssize
                     and memcmp(PyBytes_AS_STRING(<object>text), p + start, end - start) == 0):
                 return number
         i = (i + 1) & texts.t.mask
+
+cdef inline bint text_is(Texts texts, int32_t number, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    cdef PyObject* text
+    if number < 0 or number >= PyList_GET_SIZE(texts.texts):
+        return False
+    text = PyList_GET_ITEM(texts.texts, number)
+    return (<object>text is not None and PyBytes_GET_SIZE(<object>text) == end - start
+            and memcmp(PyBytes_AS_STRING(<object>text), p + start, end - start) == 0)
 
 cdef inline void text_store(Texts texts, bytes text, int32_t number) except *:
     if regraft_append(&texts.t, hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text)), number) < 0:

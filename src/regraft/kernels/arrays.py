@@ -44,6 +44,10 @@ if not cython.compiled:
         """The number of p[start:end], or -1."""
         return texts.held.get(cut(p, start, end), -1)
 
+    def text_is(texts: Texts, number: int, p: Any, start: int, end: int) -> bool:
+        """Whether p[start:end] is the text of a number, which may have been used before."""
+        return number < len(texts.texts) and texts.texts[number] == cut(p, start, end)
+
     def text_store(texts: Texts, text: bytes, number: int) -> None:
         """A text that is new has this number."""
         texts.held[text] = number
@@ -76,11 +80,12 @@ class Ints:
         """Make room for `n` items; new room holds zeros."""
         grow_ints(self, n)
 
-    def push(self, value: int) -> None:
-        """One more at the end."""
+    def push(self, value: int) -> bool:
+        """One more at the end. It returns something, as that is the cheaper way to fail."""
         grow_ints(self, self.n + 1)
         self.a[self.n] = value
         self.n += 1
+        return True
 
     def items(self) -> list[int]:
         """All of them, to look at."""
@@ -132,7 +137,7 @@ class Reals:
 
 
 class Table:
-    """From 64-bit keys to numbers from 0 on: open addressing, at most half full."""
+    """From 64-bit keys to numbers from 0 on: open addressing, at most two thirds full."""
 
     def __init__(self) -> None:
         self.n = 0

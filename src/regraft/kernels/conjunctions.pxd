@@ -39,6 +39,7 @@ cdef class Conjunctions:
     cdef Reals pattern_share
     cdef Ints gone
     cdef int chosen
+    cdef bint tested
     cdef Reals shares
     cdef int32_t quick_dimension
     cdef double quick_low

@@ -56,6 +56,7 @@ class Conjunctions:
         self.gone = Ints()  # dimensions that nobody holds any more
         # The term that was chosen last, and the range to look at first.
         self.chosen = -1
+        self.tested = False  # whether it has a predicate
         self.shares = Reals()  # of the terms of the conjunction that was weighed last
         self.quick_dimension = 0
         self.quick_low = 0.0
@@ -231,8 +232,11 @@ class Conjunctions:
         first = self.records.a[number * 4]
         n = self.records.a[number * 4 + 1] >> 1
         self.shares.reserve(n)
+        self.tested = False
         for k in range(n):
             self.shares.a[k] = self.share_of(first + k * 3)
+            if self.terms.a[first + k * 3] == PREDICATE:
+                self.tested = True
 
     def choose(self, number: int, used: int) -> float:
         """Choose the most selective term that is not used; its share, and `chosen`."""

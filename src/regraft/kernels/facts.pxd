@@ -1,8 +1,8 @@
 cimport cython
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from regraft.kernels.arrays cimport Ints, Longs, Reals, Texts
-from regraft.kernels.envelope cimport Scan
+from regraft.kernels.arrays cimport Ints, Longs, Reals, Texts, text_is
+from regraft.kernels.envelope cimport NAMES_MAX, Scan
 from regraft.kernels.frame cimport bytes_p
 from regraft.kernels.operands cimport as_double, as_signed
 
@@ -58,6 +58,7 @@ cdef class Facts:
     cdef Ints sample_count
     cdef list bounds
     cdef Ints bounds_count
+    cdef Ints usual
     cdef Ints active
     cdef readonly int32_t now
     cdef readonly int sampled

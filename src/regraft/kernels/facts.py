@@ -26,8 +26,8 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    from regraft.kernels.arrays import Ints, Longs, Reals, Texts
-    from regraft.kernels.envelope import Scan
+    from regraft.kernels.arrays import Ints, Longs, Reals, Texts, text_is
+    from regraft.kernels.envelope import NAMES_MAX, Scan
     from regraft.kernels.operands import as_double, as_signed
 
     ANY = 0
@@ -86,6 +86,8 @@ class Facts:
         self.bounds: list[Reals | None] = []
         self.bounds_count = Ints()
         # Of the event:
+        self.usual = Ints()  # the name that stood in each place the last time
+        self.usual.reserve(NAMES_MAX)
         self.active = Ints()  # the dimensions that it has
         self.now = 0  # its ordinal
         self.sampled = 0
@@ -207,10 +209,15 @@ class Facts:
         for k in range(scan.names):
             field = scan.name_field[k]
             at = scan.name_at[k]
+            end = at + scan.name_length[k]
             if field == ATTRIBUTE:
-                number = self.names.get(p, at, at + scan.name_length[k]) * 2
+                number = self.usual.a[k]  # events of one sort have their names in one order
+                if not text_is(self.names, number, p, at, end):
+                    number = self.names.get(p, at, end)
+                    self.usual.a[k] = number
+                number *= 2
             else:
-                number = self.contexts.get(p, at, at + scan.name_length[k]) * 2 + 1
+                number = self.contexts.get(p, at, end) * 2 + 1
             if number < 0:
                 continue
             slot = number * CLASSES

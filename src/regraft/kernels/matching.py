@@ -346,7 +346,8 @@ class Index:
         tree = self.tree
         work = []
         for node in range(tree.block.n):
-            if node != ROOT and tree.part_of.a[node] >= 0 and tree.visits.a[node]:
+            there = node == ROOT or tree.part_of.a[node] >= 0
+            if there and tree.visits.a[node] and (node != ROOT or tree.filled.a[node]):
                 work.append((tree.visits.a[node] * (tree.filled.a[node] + 1), node))
         work.sort(reverse=True)
         return [
@@ -362,6 +363,8 @@ class Index:
     def describe(self, node: int) -> str:
         """What leads to a node."""
         tree = self.tree
+        if node == ROOT:
+            return "(every event)"
         said = []
         while node != ROOT:
             part = tree.part_of.a[node]

@@ -16,6 +16,7 @@ cdef enum:
     PRESENT = 3
     CELL = 4
     ROOT = 0
+    FLAT_MAX = 16
     BUCKET_MAX = 256
     MATRIX_FROM = 1024
     MOVE = 8
@@ -154,17 +155,17 @@ cdef class Tree:
     @cython.locals(matrix=Matrix, number=int32_t)
     cdef void forget(self, int32_t dimension) except *
     @cython.locals(n=int32_t, work=int32_t, matrix=Matrix, active=Ints, x=reals_p, part=int32_t, value=cython.double, k=Py_ssize_t)
-    cdef void search(self, int32_t node) except *
+    cdef bint search(self, int32_t node) except -1
     @cython.locals(ways=int32_t, way=cython.int, part=int32_t)
-    cdef void enter_all(self, int32_t node, int32_t dimension) except *
+    cdef bint enter_all(self, int32_t node, int32_t dimension) except -1
     @cython.locals(x=reals_p, entry=ints_p, bounds=reals_p, candidates=Ints, found=ints_p, count=Py_ssize_t, i=Py_ssize_t, value=cython.double)
-    cdef void scan_bucket(self, Py_ssize_t block, Py_ssize_t n) except *
+    cdef bint scan_bucket(self, Py_ssize_t block, Py_ssize_t n) except -1
     @cython.locals(all=Conjunctions, found=ints_p, n=Py_ssize_t, k=Py_ssize_t, number=int32_t, links=int64_t)
-    cdef void verify(self) except *
+    cdef bint verify(self) except -1
     @cython.locals(way=cython.int, dimension=int32_t, k=Py_ssize_t, first=int32_t, position=int32_t, cells=int32_t, code=cython.int, size=cython.int, half=int32_t)
-    cdef void enter(self, int32_t part) except *
+    cdef bint enter(self, int32_t part) except -1
     @cython.locals(node=int32_t)
-    cdef void follow(self, int32_t part, int64_t value) except *
+    cdef bint follow(self, int32_t part, int64_t value) except -1
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, first=int32_t)
     cdef void find_pieces(self, int32_t dimension) except *
     @cython.locals(visits=int32_t, events=int32_t, share=cython.double)

@@ -39,6 +39,7 @@ if not cython.compiled:
     CELL = 4
 
     ROOT = 0
+    FLAT_MAX = 16  # a root with fewer plain conjunctions is not divided
     BUCKET_MAX = 256
     MATRIX_FROM = 1024
     MOVE = 8
@@ -136,7 +137,7 @@ class Tree:
         self.way_value = 0
         self.way_cells = 0
         self.make_node(-1, 0)
-        self.open.a[ROOT] = 1
+        self.limit.a[ROOT] = FLAT_MAX
 
     # ---------------------------------------------------------------------- nodes and parts
 
@@ -351,7 +352,7 @@ class Tree:
         """Find a place for a conjunction that was just weighed, from a node on."""
         all = self.all
         used = all.used.a[number]
-        while self.open.a[node]:
+        while self.open.a[node] or (node == ROOT and all.tested):
             share = all.choose(number, used)
             if share > (ROOT_SHARE if node == ROOT else INNER_SHARE):
                 break
@@ -485,7 +486,7 @@ class Tree:
 
     # ---------------------------------------------------------------------- search
 
-    def search(self, node: int) -> None:
+    def search(self, node: int) -> bool:
         """Gather the conjunctions that hold, from a node on, in `hits`."""
         n = self.filled.a[node]
         self.visits.a[node] += 1
@@ -504,7 +505,7 @@ class Tree:
             self.verify()
         n = self.parts.a[node]
         if n == 0:
-            return
+            return True
         active = self.facts.active
         if n <= active.n + 4:
             x = self.facts.x.a
@@ -514,15 +515,16 @@ class Tree:
                 if value == value:
                     self.enter(part)
                 part = self.next_part.a[part]
-            return
+            return True
         for k in range(active.n):
             self.enter_all(node, active.a[k])
         self.enter_all(node, 0)
+        return True
 
-    def enter_all(self, node: int, dimension: int) -> None:
+    def enter_all(self, node: int, dimension: int) -> bool:
         """Go on to the children of a node that a dimension leads to."""
         if dimension >= self.ways.n:
-            return
+            return True
         ways = self.ways.a[dimension] & self.node_ways.a[node]
         way = 0
         while ways:
@@ -532,8 +534,9 @@ class Tree:
                     self.enter(part)
             ways >>= 1
             way += 1
+        return True
 
-    def scan_bucket(self, block: int, n: int) -> None:
+    def scan_bucket(self, block: int, n: int) -> bool:
         """Look at the first range of each entry, and verify those where it holds."""
         x = self.facts.x.a
         entry = self.entry.a
@@ -549,8 +552,9 @@ class Tree:
                 count += 1
         candidates.n = count
         self.verify()
+        return True
 
-    def verify(self) -> None:
+    def verify(self) -> bool:
         """Keep the candidates that hold."""
         all = self.all
         found = self.candidates.a
@@ -569,8 +573,9 @@ class Tree:
                     self.hits.push(number)
             elif all.verify(number):
                 self.hits.push(number)
+        return True
 
-    def enter(self, part: int) -> None:
+    def enter(self, part: int) -> bool:
         """Go on to the children of a partition that the event leads to."""
         way = self.way.a[part]
         dimension = self.by.a[part]
@@ -597,12 +602,14 @@ class Tree:
                     self.follow(part, position + half >> size << 5 | code)
                 cells >>= 1
                 code += 1
+        return True
 
-    def follow(self, part: int, value: int) -> None:
+    def follow(self, part: int, value: int) -> bool:
         """Search the child for a value, if there is one."""
         node = self.child(part, value)
         if node >= 0:
             self.search(node)
+        return True
 
     def find_pieces(self, dimension: int) -> None:
         """Find the pieces of a string, once per event."""

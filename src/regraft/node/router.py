@@ -127,7 +127,7 @@ class Router:
             for name in ("looked_at", "verified", "evaluated")
         }
         rows = self.index.hottest(rows_max)
-        total = counts["nodes"] - 1
+        total = counts["nodes"] - 1 if len(rows) == rows_max else len(rows)
         return {**counts, **per_event, "rows": rows, "total": total, "shown": len(rows)}
 
     def _changed(self, topics: bool) -> None:

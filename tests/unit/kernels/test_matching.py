@@ -112,10 +112,12 @@ def test_it_tells_what_it_holds(both: Both) -> None:
     both.add("symbol = 'ACME' AND price > 5")
     both.add("name LIKE '%needle%'")
     both.add("n BETWEEN 1 AND 2", pattern=b"a/+", exact=True)
+    for k in range(20):  # a few plain ones would be looked at for every event
+        both.add(f"symbol = 'S{k}'")
     for _ in range(3):
         both.match(symbol="ACME", price=7, name="a needle")
     counts = both.index.snapshot()
-    assert (counts["filters"], counts["events"], counts["patterns"]) == (3, 3, 1)
+    assert (counts["filters"], counts["events"], counts["patterns"]) == (23, 3, 1)
     hottest = {row["predicate"]: row for row in both.index.hottest(10)}
     assert hottest["symbol = 'ACME'"]["events"] == 3
     assert "name LIKE '%needle%'" in hottest
