@@ -110,4 +110,5 @@ def extensions() -> list[Extension]:
     return [extension(name, cythonize) for name in there]
 
 
-setup(ext_modules=extensions())
+# As many at a time as there are processors: each kernel takes a compiler several seconds.
+setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count() or 1}})

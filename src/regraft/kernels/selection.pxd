@@ -1,10 +1,8 @@
 cimport cython
-from libc.stdint cimport uint64_t
 from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.frame cimport bytes_p, cut
-from regraft.kernels.operands cimport (
-    BOOL, FLOAT, INT, NOTHING, STRING, UNLIKE, Operand, as_double, as_signed)
+from regraft.kernels.operands cimport BOOL, FLOAT, INT, LITERAL, NOTHING, STRING, UNLIKE, Operand
 from regraft.kernels.patterns cimport Like, begins, find, fits_topic
 
 cdef enum:

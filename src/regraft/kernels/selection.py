@@ -26,7 +26,7 @@ if not cython.compiled:
     from regraft.kernels.checksum import pointer_to
     from regraft.kernels.envelope import Scan
     from regraft.kernels.frame import cut
-    from regraft.kernels.operands import BOOL, FLOAT, INT, NOTHING, STRING, UNLIKE, Operand
+    from regraft.kernels.operands import BOOL, FLOAT, INT, LITERAL, NOTHING, STRING, UNLIKE, Operand
     from regraft.kernels.patterns import Like, begins, find, fits_topic
 
     FALSE = 0
@@ -111,7 +111,7 @@ class Test:
         left = self.left
         right = self.right
         kind = left.value(scan, p)
-        if kind == NOTHING or right.value(scan, p) == NOTHING:
+        if kind == NOTHING or (right.op != LITERAL and right.value(scan, p) == NOTHING):
             return UNKNOWN
         relation = self.relation
         if kind == BOOL and relation != EQUAL and relation != UNEQUAL:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from regraft import kernels
+from regraft.kernels import matching, plan
 from regraft.kernels import selection as compiled
 from regraft.limits import PATTERN_TEXT_MAX, PATTERNS_CACHED
 from regraft.model import topics
@@ -334,3 +335,23 @@ def test_a_test_has_its_own_regular_expression(kernel: ModuleType) -> None:
     del tests[0]
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("form", ["as installed", "interpreted"])
+def test_what_the_message_before_had_is_forgotten(form: str) -> None:
+    modules: dict[str, ModuleType] = {"matching": matching, "plan": plan}
+    if form == "interpreted":
+        modules = kernels.load_interpreted()
+    index = modules["matching"].Index()  # one scan for all messages
+    headers = ("timestamp", "expiration", "correlation", "reply_to", "from")
+    texts = ["$type = 7", "$type = 'x'", *(f"${name} IS NOT NULL" for name in headers)]
+    numbers = [index.add(modules["plan"].plan_of(each)) for each in texts]
+    full = Message(
+        "t", type=7, timestamp_us=1, expiration_us=2, correlation="c", reply_to="r", sender="s"
+    )
+    named = Message("t", type_name="x", sender="s")
+    found = [
+        sorted(numbers.index(number) for number in index.match(encode_envelope(one)))
+        for one in (full, Message("t"), named, Message("t"), full)
+    ]
+    assert found == [[0, 2, 3, 4, 5, 6], [], [1, 6], [], [0, 2, 3, 4, 5, 6]]

@@ -9,7 +9,9 @@ import pytest
 from regraft.errors import LocalError
 from regraft.limits import (
     KIB,
+    PATTERN_TEXT_MAX,
     REGEX_PROGRAM_MAX,
+    REGEX_STEPS_MAX,
     SELECTOR_COST_MAX,
     SELECTOR_DEPTH_MAX,
     SELECTOR_IN_MAX,
@@ -19,7 +21,7 @@ from regraft.limits import (
 from regraft.model.message import Message, Value
 from regraft.model.selector import Literal, Name, NameKind, Selector, cost, parse
 from regraft.model.selector.ast import Comparison
-from regraft.model.selector.patterns import regex_size
+from regraft.model.selector.patterns import regex_size, regex_text_max
 from regraft.model.selector.words import HEADERS, JMS_SYNONYMS
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "selectors.md").read_text(encoding="utf-8")
@@ -92,5 +94,26 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"at most {SELECTOR_IN_MAX} values" in text
     assert f"at most {REGEX_PROGRAM_MAX} instructions" in text
     assert f"at most {SELECTOR_COST_MAX}, " in text
+    assert f"of more than {PATTERN_TEXT_MAX // KIB} KiB of UTF-8" in text
+    assert f"strings of at most {PATTERN_TEXT_MAX // KIB} KiB" in text
     assert cost(parse("a = 1")) == 3
     assert regex_size(r"\pL") // 100 == 12  # it grows a little with Unicode
+
+
+def of_size(size: int) -> str:
+    """An expression with so many instructions."""
+    thousands, rest = divmod(size - 5, 1000)
+    pattern = "[ab]{1000}" * thousands + f"[ab]{{{rest}}}z"
+    assert regex_size(pattern) == size
+    return pattern
+
+
+def test_the_table_of_regular_expressions_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| up to (\d+) \| (\d+) KiB \|$", GUIDE, re.MULTILINE)
+    found = {int(size): int(length) * KIB for size, length in rows}
+    assert max(found.values()) == PATTERN_TEXT_MAX and max(found) == REGEX_PROGRAM_MAX
+    for size, length in found.items():
+        assert size * length <= REGEX_STEPS_MAX
+        assert regex_text_max(of_size(size)) == length
+        if size < REGEX_PROGRAM_MAX:
+            assert regex_text_max(of_size(size + 1)) == length // 2

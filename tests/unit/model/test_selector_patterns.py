@@ -8,8 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regraft.errors import LocalError
+from regraft.limits import PATTERN_TEXT_MAX
 from regraft.model.selector import patterns
-from regraft.model.selector.patterns import Wild, like, like_items, like_text, regex_found
+from regraft.model.selector.patterns import (
+    Wild,
+    compile_regex,
+    is_longer,
+    like,
+    like_items,
+    like_text,
+    like_text_max,
+    regex_found,
+)
 
 PIECES = {"%": "(?s:.*)", "_": "(?s:.)"}
 
@@ -71,3 +81,55 @@ def test_what_is_no_text_breaks_nothing() -> None:
     assert like("a_", None, "a\ud800")
     with pytest.raises(LocalError, match="UTF-8"):
         patterns.regex_size("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "not_found"),
+    [
+        ("b", ["b", "abc", "\nb"], ["", "a"]),
+        ("^b", ["bc"], ["ab", "a\nb"]),
+        ("(?m)^b$", ["a\nb\nc"], ["ab"]),
+        ("b$", ["ab"], ["ba", "b\n"]),
+        ("a|b$", ["ax", "xb"], ["bx"]),
+        ("(?i)a|b", ["A", "xB"], ["c"]),
+        ("", ["", "a"], []),
+        (r"\Qa.b", ["xa.bx"], ["axb", "a."]),
+        (r"\Qa(", ["a("], ["a"]),
+        (r"a\Q", ["ba"], ["b"]),
+        (r"^\C\C$", ["é"], ["e"]),
+        ("^.$", ["é", "\U0001f600"], ["ab"]),
+        ("a{2}", ["xaax"], ["axa"]),
+        ("(?P<name>a)+", ["ba"], ["b"]),
+    ],
+)
+def test_a_search_is_for_anywhere(pattern: str, found: list[str], not_found: list[str]) -> None:
+    assert all(regex_found(pattern, text) for text in found)
+    assert not any(regex_found(pattern, text) for text in not_found)
+
+
+def test_a_search_through_the_public_face_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = patterns._compiled
+
+    class Plain:
+        def __init__(self, raw: bytes) -> None:
+            self.match = compiled(raw).match
+            self.programsize = compiled(raw).programsize
+
+    monkeypatch.setattr(patterns, "_compiled", Plain)
+    search = compile_regex("a+$").search
+    assert search(b"ba") and not search(b"ab")
+
+
+def test_the_longest_string_of_a_like_pattern() -> None:
+    for pattern in ("%a", "_", "a%b", "a_%", "%_"):
+        assert like_text_max(pattern, None) == PATTERN_TEXT_MAX
+    for pattern in ("", "a", "a%", "a%%", "%"):
+        assert like_text_max(pattern, None) is None
+    assert like_text_max("a!%", "!") is None
+
+
+def test_lengths_are_of_utf_8() -> None:
+    assert not is_longer("\U0001f600" * 4, 16) and is_longer("\U0001f600" * 4 + "a", 16)
+    assert not is_longer("a" * 16, 16) and is_longer("a" * 17, 16)
+    assert not is_longer("\ud800" * 5, 15) and is_longer("\ud800" * 5, 14)
+    assert not is_longer("a" * 100, None)

@@ -18,7 +18,8 @@ from itertools import groupby
 from regraft.model.selector.patterns import Wild, like_items
 
 _DEPTH_MAX = 50  # of groups; deeper ones are not looked at
-_COPIES_MAX = 16  # of what is repeated; more say little more
+_COPIES_MAX = 16  # of what is repeated; more say little more,
+_COPIED_MAX = 256  # and of a longer text one does
 _REPEAT = re.compile(r"\{(0|[1-9]\d{0,3})(,(0|[1-9]\d{0,3})?)?\}", re.ASCII)
 _MAYBE_REPEAT = re.compile(r"\{\d+(,\d*)?\}", re.ASCII)
 _FLAGS = re.compile(r"\?([imsU]*)(-[imsU]+)?([:)])")
@@ -53,8 +54,7 @@ _START = _Part(exact=True, at_start=True)
 
 def required_text(pattern: str) -> str:
     """The longest text known to be in every string that a regular expression is found in."""
-    part = _read(pattern)
-    return _longest(part.prefix, part.suffix, part.inner)
+    return _longest_of(_read(pattern))
 
 
 def anchored_prefix(pattern: str) -> str:
@@ -89,6 +89,10 @@ def _longest(*texts: str) -> str:
 
 
 # ------------------------------------------------------------------ parts
+
+
+def _longest_of(part: _Part) -> str:
+    return _longest(part.prefix, part.suffix, part.inner)
 
 
 def _literal(text: str) -> _Part:
@@ -141,8 +145,9 @@ def _repeated(part: _Part, least: int, most: int | None) -> _Part:
     """A part, so many times."""
     if least == 0:
         return _ANYTHING
-    copies = _sequence([part] * min(least, _COPIES_MAX))
-    exact = copies.exact and least == most and least <= _COPIES_MAX
+    count = min(least, _COPIES_MAX) if len(_longest_of(part)) <= _COPIED_MAX else 1
+    copies = _sequence([part] * count)
+    exact = copies.exact and count == least == most
     return _Part(copies.prefix, copies.suffix, copies.inner, exact, copies.at_start)
 
 
