@@ -11,6 +11,8 @@ Rules:
   each one what is left of cuts and patterns is again such a set, and there are finitely many.
 - Within ranges nothing is known of regular expressions but that the same one cannot both fit and
   not fit. Single strings are simply tried.
+- A LIKE and a regular expression look at strings up to a length of their own; longer ones neither
+  fit nor fail to fit. So a set of strings of any length implies no such sign.
 - The walk ends after `STEPS_MAX` steps. "Empty" is always proven; "not empty" may mean that it was
   not found out, beyond that bound or with regular expressions.
 - NUL, surrogates, and the `+` and `#` that no topic has are characters like any other here.
@@ -52,6 +54,17 @@ class Shape(NamedTuple):
     kind: ShapeKind
     pattern: str
     escape: str | None = None
+
+    @property
+    def text_max(self) -> int | None:
+        """The bytes of the longest string that the pattern looks at; None if there is no limit."""
+        match self.kind:
+            case ShapeKind.LIKE:
+                return patterns.like_text_max(self.pattern, self.escape)
+            case ShapeKind.REGEXP:
+                return patterns.regex_text_max(self.pattern)
+            case ShapeKind.TOPIC:
+                return None
 
     def fits(self, text: str) -> bool:
         """Whether the string does."""
@@ -284,13 +297,19 @@ def trimmed(cuts: StringCuts, shapes: Shapes) -> tuple[StringCuts, Shapes]:
     if not shapes or not cuts:
         return cuts, frozenset()
     points, ranges = _split(cuts)
-    bad = {p for p in points if any(shape.fits(p) is not sign for shape, sign in shapes)}
+    bad = {p for p in points if not all(_agrees(p, signed) for signed in shapes)}
     if find(ranges, shapes) is None:
         kept = [point for point in points if point not in bad]
         return tuple(cut for point in kept for cut in (point, point + "\0")), frozenset()
     if not bad:
         return cuts, shapes
     return _without(cuts, bad), shapes
+
+
+def _agrees(text: str, signed: Signed) -> bool:
+    """Whether a string fits a shape, or does not, as it should."""
+    shape, sign = signed
+    return not patterns.is_longer(text, shape.text_max) and shape.fits(text) is sign
 
 
 def _without(cuts: StringCuts, points: set[str]) -> StringCuts:
@@ -300,6 +319,17 @@ def _without(cuts: StringCuts, points: set[str]) -> StringCuts:
         if not (len(pair) == 2 and pair[1] == pair[0] + "\0" and pair[0] in points):
             kept.extend(pair)
     return tuple(kept)
+
+
+def _short(cuts: StringCuts, shapes: Shapes, text_max: int | None) -> bool:
+    """Whether a pattern that looks at strings of so many bytes looks at all strings of a set."""
+    if text_max is None:
+        return True
+    for shape, _ in shapes:  # a sign is known only of strings that the pattern looks at
+        if shape.text_max is not None and shape.text_max <= text_max:
+            return True
+    points, rest = _split(cuts)
+    return not rest and not any(patterns.is_longer(point, text_max) for point in points)
 
 
 def implied(cuts: StringCuts, shapes: Shapes, wanted: Signed) -> bool:
@@ -312,4 +342,6 @@ def implied(cuts: StringCuts, shapes: Shapes, wanted: Signed) -> bool:
         given = (other for other, fits in shapes if fits and other.kind is ShapeKind.TOPIC)
         if any(levels_cover(form, levels_of(other.pattern, exact=True)) for other in given):
             return True
+    if not _short(cuts, shapes, shape.text_max):
+        return False
     return find(cuts, shapes | {(shape, not sign)}) is None
