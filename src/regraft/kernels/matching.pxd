@@ -1,7 +1,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from regraft.kernels.arrays cimport Ints
-from regraft.kernels.checksum cimport pointer_to
+from regraft.kernels.arrays cimport Ints, Texts, pointer
 from regraft.kernels.conjunctions cimport Conjunctions, whole
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.facts cimport BYTES, CONTEXT, STRING, Facts, ints_p, reals_p
@@ -33,32 +32,28 @@ cdef class Index:
     cdef readonly Conjunctions all
     cdef readonly Tree tree
     cdef readonly Topics topics
-    cdef dict by_key
-    cdef list keys
+    cdef Texts keys
     cdef Ints first
-    cdef Ints held
     cdef Ints pattern
     cdef Ints stamp
-    cdef Ints free
-    cdef readonly Py_ssize_t count
     cdef Ints by_pattern
     cdef Ints searched
     cdef readonly Py_ssize_t searched_anywhere
     cdef readonly int64_t topic_changes
     cdef Ints hits
     cdef Scan scan
+    cdef Ints patterns
 
-    @cython.locals(number=int32_t, filter=int32_t, several=bint)
+    @cython.locals(number=int32_t, filter=int32_t, known=int32_t, several=bint, key=bytes)
     cpdef int32_t add(self, object plan, bytes pattern=*, bint exact=*) except -1
     @cython.locals(number=int32_t)
     cdef int32_t hold_pattern(self, object plan, bytes pattern, bint exact) except -9
-    @cython.locals(filter=int32_t)
-    cdef int32_t make(self, int32_t pattern) except -1
+    cdef void make(self, int32_t filter, int32_t pattern) except *
     @cython.locals(number=int32_t, term=tuple)
     cdef void add_conjunction(self, int32_t filter, list wanted, int32_t pattern, bint several) except *
     @cython.locals(first=int32_t, n=int32_t, terms=reals_p, k=Py_ssize_t)
     cdef void note_bounds(self, int32_t number) except *
-    @cython.locals(number=int32_t, after=int32_t, pattern=int32_t)
+    @cython.locals(number=int32_t, after=int32_t, pattern=int32_t, only_topic=bint)
     cpdef bint release(self, int32_t filter) except -1
     @cython.locals(count=Py_ssize_t)
     cdef void count_searched(self, int32_t pattern, int more) noexcept

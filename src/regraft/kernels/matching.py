@@ -32,8 +32,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    from regraft.kernels.arrays import Ints
-    from regraft.kernels.checksum import pointer_to
+    from regraft.kernels.arrays import Ints, Texts, pointer
     from regraft.kernels.conjunctions import Conjunctions, whole
     from regraft.kernels.envelope import Scan
     from regraft.kernels.facts import BYTES, CONTEXT, STRING, Facts
@@ -65,20 +64,18 @@ class Index:
         self.all = Conjunctions(self.facts, self.predicates)
         self.tree = Tree(self.facts, self.predicates, self.all)
         self.topics = Topics()
-        self.by_key: dict[Any, int] = {}
-        self.keys: list[Any] = []
+        # What tells filters apart, and numbers them: pattern = selector, or the pattern alone.
+        self.keys = Texts()
         self.first = Ints()  # per filter: its first conjunction, or -1
-        self.held = Ints()
         self.pattern = Ints()  # its pattern, ANYWHERE, or NO_TOPIC
         self.stamp = Ints()
-        self.free = Ints()
-        self.count = 0
         self.by_pattern = Ints()  # [pattern] -> the filter with nothing but it, + 1
         self.searched = Ints()  # [pattern] -> how many filters have it and a selector
         self.searched_anywhere = 0
         self.topic_changes = 0  # grows when `of_topic` may answer otherwise
         self.hits = Ints()  # the filters that the event satisfies
         self.scan = Scan()
+        self.patterns = Ints()
 
     # ---------------------------------------------------------------------- add and release
 
@@ -88,18 +85,16 @@ class Index:
         Without a plan it has all messages of the pattern. Without a pattern it looks at no topic.
         """
         number = self.hold_pattern(plan, pattern, exact)
-        key: Any = (number, None if plan is None else plan.text)
-        if number == NO_TOPIC and plan is not None:
-            key = plan.text
-        filter = self.by_key.get(key, -1)
-        if filter >= 0:
+        key = b"%d" % number if number > NO_TOPIC else b""
+        if plan is not None:
+            key += b"=" + plan.text.encode()
+        known = self.keys.number(key)
+        filter = self.keys.add(key)
+        if known >= 0:
             if number >= 0:
                 self.topics.release(number)
-            self.held.a[filter] += 1
             return filter
-        filter = self.make(number)
-        self.by_key[key] = filter
-        self.keys[filter] = key
+        self.make(filter, number)
         if plan is None:
             self.by_pattern.a[number] = filter + 1
             self.topic_changes += 1
@@ -127,26 +122,16 @@ class Index:
         self.all.pattern_share.a[number] = 0.1 if wild else 0.02
         return number
 
-    def make(self, pattern: int) -> int:
+    def make(self, filter: int, pattern: int) -> None:
         """A new filter."""
-        if self.free.n:
-            self.free.n -= 1
-            filter = self.free.a[self.free.n]
-        else:
-            filter = self.first.n
-            self.first.push(-1)
-            self.held.push(0)
-            self.pattern.push(0)
-            self.stamp.push(0)
-            self.tree.links.push(0)
-            self.keys.append(None)
+        self.first.reserve(filter + 1)
+        self.pattern.reserve(filter + 1)
+        self.stamp.reserve(filter + 1)
+        self.tree.links.reserve(filter + 1)
         self.first.a[filter] = -1
-        self.held.a[filter] = 1
         self.pattern.a[filter] = pattern
         self.stamp.a[filter] = -1
         self.tree.links.a[filter] = HERE
-        self.count += 1
-        return filter
 
     def add_conjunction(self, filter: int, wanted: list[Any], pattern: int, several: bool) -> None:
         """One way to satisfy a filter."""
@@ -186,12 +171,9 @@ class Index:
 
     def release(self, filter: int) -> bool:
         """Hold a filter once less; whether it is gone."""
-        self.held.a[filter] -= 1
-        if self.held.a[filter] > 0:
-            return False
         only_topic = self.text(filter) is None
-        del self.by_key[self.keys[filter]]
-        self.keys[filter] = None
+        if not self.keys.release(filter):
+            return False
         number = self.first.a[filter]
         while number >= 0:
             after = self.all.next.a[number]
@@ -207,8 +189,6 @@ class Index:
             self.count_searched(pattern, -1)
         if pattern >= 0:
             self.topics.release(pattern)
-        self.free.push(filter)
-        self.count -= 1
         return True
 
     def count_searched(self, pattern: int, more: int) -> None:
@@ -224,14 +204,18 @@ class Index:
 
     def text(self, filter: int) -> str | None:
         """The selector of a filter, if it has one."""
-        key = self.keys[filter]
-        text: str | None = key if isinstance(key, str) else key[1]
-        return text
+        _, there, text = (self.keys.texts[filter] or b"").partition(b"=")
+        return text.decode() if there else None
 
     def topic_of(self, filter: int) -> tuple[bytes, bool]:
         """The topic pattern of a filter, and whether it is without the topics below."""
         pattern = self.pattern.a[filter]
         return self.topics.pattern(pattern) if pattern >= 0 else (b"", False)
+
+    @property
+    def count(self) -> int:
+        """How many filters there are."""
+        return self.keys.count()
 
     def forget_gone(self) -> None:
         """Dimensions that nobody speaks of any more."""
@@ -296,14 +280,15 @@ class Index:
     def match(self, envelope: bytes) -> list[int]:
         """The filters that an envelope satisfies, in ascending order."""
         scan = self.scan
-        p = pointer_to(envelope)
+        p = pointer(envelope)
         end = len(envelope)
         fault = scan.scan(p, 0, end)
         assert fault == 0, fault
         n = self.topics.match(p, scan.topic_at, scan.topic_end)
         found = self.topics.hits
         fixed = []
-        patterns = Ints()
+        patterns = self.patterns
+        patterns.n = 0
         for k in range(n):
             number = found.a[k]
             if self.by_pattern.a[number]:
@@ -324,7 +309,7 @@ class Index:
         tree = self.tree
         matrices = [matrix for matrix in tree.matrices if matrix is not None]
         return {
-            "filters": self.count,
+            "filters": self.keys.count(),
             "conjunctions": self.all.count,
             "patterns": self.topics.count(),
             "predicates": self.predicates.keys.count(),
