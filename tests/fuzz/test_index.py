@@ -256,7 +256,7 @@ class Game:
             if (pattern is None or topics.matches(pattern, event.topic, exact=exact))
             and (selector is None or selector.matches(event))
         )
-        found = self.index.match(encode_envelope(event))
+        found = sorted(self.index.match(encode_envelope(event)))
         wrong = [self.held[number] for number in set(found) ^ set(expected)]
         assert found == expected, (wrong, event)
         self.pairs += len(self.held)

@@ -278,7 +278,7 @@ class Index:
             tree.tend(TEND)
 
     def match(self, envelope: bytes) -> list[int]:
-        """The filters that an envelope satisfies, in ascending order."""
+        """The filters that an envelope satisfies, in no particular order."""
         scan = self.scan
         p = pointer(envelope)
         end = len(envelope)
@@ -299,7 +299,6 @@ class Index:
             self.find(scan, p, 0, end, patterns, 0)
             for k in range(self.hits.n):
                 fixed.append(self.hits.a[k])
-            fixed.sort()
         return fixed
 
     # ---------------------------------------------------------------------- look

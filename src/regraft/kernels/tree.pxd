@@ -46,6 +46,7 @@ cdef inline void prefetch_ints(int32_t* a, Py_ssize_t i) noexcept:
 
 cdef inline void prefetch_reals(double* a, Py_ssize_t i) noexcept:
     regraft_prefetch(a + i)
+    regraft_prefetch(a + i + 8)
 
 cdef inline uint64_t part_key(int32_t node, int32_t dimension, int way) noexcept:
     return <uint64_t><unsigned int>node << 32 | <uint64_t><unsigned int>dimension << 3 | <uint64_t>way

@@ -560,11 +560,12 @@ class Tree:
         found = self.candidates.a
         n = self.candidates.n
         self.verified += n
+        # Most of them are far apart in memory: ask for all before looking at the first.
         for k in range(n):
             prefetch_ints(all.records.a, found[k] * 4)
         for k in range(n):
-            if k + 4 < n:
-                prefetch_reals(all.terms.a, all.records.a[found[k + 4] * 4])
+            prefetch_reals(all.terms.a, all.records.a[found[k] * 4])
+        for k in range(n):
             number = found[k]
             if self.linked:
                 links = self.links.a[all.records.a[number * 4 + 2]]

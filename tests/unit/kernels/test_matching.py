@@ -27,8 +27,8 @@ class Both:
         return number
 
     def match(self, topic: str = "t", **attributes: Any) -> list[int]:
-        found: list[int] = self.index.match(encode_envelope(Message(topic, attributes=attributes)))
-        return found
+        event = encode_envelope(Message(topic, attributes=attributes))
+        return sorted(self.index.match(event))
 
 
 @pytest.fixture(params=["in use", "interpreted"])
