@@ -35,7 +35,7 @@ cdef class Conjunctions:
     cdef Ints free
     cdef readonly Py_ssize_t count
     cdef int32_t top
-    cdef Ints pattern_stamp
+    cdef Longs pattern_stamp
     cdef Reals pattern_share
     cdef Ints gone
     cdef int chosen

@@ -51,7 +51,7 @@ class Conjunctions:
         self.free = Ints()
         self.count = 0
         self.top = 0
-        self.pattern_stamp = Ints()  # the event whose topic it matched last
+        self.pattern_stamp = Longs()  # the event whose topic it matched last
         self.pattern_share = Reals()
         self.gone = Ints()  # dimensions that nobody holds any more
         # The term that was chosen last, and the range to look at first.

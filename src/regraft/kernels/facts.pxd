@@ -60,7 +60,7 @@ cdef class Facts:
     cdef Ints bounds_count
     cdef Ints usual
     cdef Ints active
-    cdef readonly int32_t now
+    cdef readonly int64_t now
     cdef readonly int sampled
     cdef int epoch
 

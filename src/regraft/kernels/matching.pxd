@@ -1,6 +1,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from regraft.kernels.arrays cimport Ints, Texts, pointer
+from regraft.kernels.arrays cimport Ints, Longs, Texts, pointer
 from regraft.kernels.conjunctions cimport Conjunctions, whole
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.facts cimport BYTES, CONTEXT, STRING, Facts, ints_p, reals_p
@@ -35,7 +35,7 @@ cdef class Index:
     cdef Texts keys
     cdef Ints first
     cdef Ints pattern
-    cdef Ints stamp
+    cdef Longs stamp
     cdef Ints by_pattern
     cdef Ints searched
     cdef readonly Py_ssize_t searched_anywhere
@@ -50,7 +50,7 @@ cdef class Index:
     cdef int32_t hold_pattern(self, object plan, bytes pattern, bint exact) except -9
     cdef void make(self, int32_t filter, int32_t pattern) except *
     @cython.locals(number=int32_t, term=tuple)
-    cdef void add_conjunction(self, int32_t filter, list wanted, int32_t pattern, bint several) except *
+    cdef void add_conjunction(self, int32_t filter, list wanted, int32_t pattern, bint several, bint expand) except *
     @cython.locals(first=int32_t, n=int32_t, terms=reals_p, k=Py_ssize_t)
     cdef void note_bounds(self, int32_t number) except *
     @cython.locals(number=int32_t, after=int32_t, pattern=int32_t, only_topic=bint)
@@ -63,7 +63,7 @@ cdef class Index:
     @cython.locals(gone=Ints)
     cdef void forget_gone(self) except *
     cpdef void set_links(self, int32_t filter, int64_t links) except *
-    @cython.locals(tree=Tree, now=int32_t, k=Py_ssize_t, records=ints_p, dollar=bint, number=int32_t, filter=int32_t)
+    @cython.locals(tree=Tree, now=int64_t, k=Py_ssize_t, records=ints_p, dollar=bint, number=int32_t, filter=int32_t)
     cdef void find(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end, Ints patterns, int64_t reached) except *
     @cython.locals(scan=Scan, p=bytes_p, end=Py_ssize_t, fault=cython.int, n=Py_ssize_t, found=Ints, fixed=list, patterns=Ints, k=Py_ssize_t, number=int32_t)
     cpdef list match(self, bytes envelope)

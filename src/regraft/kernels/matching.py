@@ -32,7 +32,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    from regraft.kernels.arrays import Ints, Texts, pointer
+    from regraft.kernels.arrays import Ints, Longs, Texts, pointer
     from regraft.kernels.conjunctions import Conjunctions, whole
     from regraft.kernels.envelope import Scan
     from regraft.kernels.facts import BYTES, CONTEXT, STRING, Facts
@@ -68,7 +68,7 @@ class Index:
         self.keys = Texts()
         self.first = Ints()  # per filter: its first conjunction, or -1
         self.pattern = Ints()  # its pattern, ANYWHERE, or NO_TOPIC
-        self.stamp = Ints()
+        self.stamp = Longs()
         self.by_pattern = Ints()  # [pattern] -> the filter with nothing but it, + 1
         self.searched = Ints()  # [pattern] -> how many filters have it and a selector
         self.searched_anywhere = 0
@@ -103,7 +103,7 @@ class Index:
         conjunctions: list[Any] = plan.conjunctions
         several = len(conjunctions) > 1
         for wanted in conjunctions:
-            self.add_conjunction(filter, wanted, number, several)
+            self.add_conjunction(filter, wanted, number, several, True)
         return filter
 
     def hold_pattern(self, plan: Plan | None, pattern: bytes | None, exact: bool) -> int:
@@ -133,14 +133,16 @@ class Index:
         self.stamp.a[filter] = -1
         self.tree.links.a[filter] = HERE
 
-    def add_conjunction(self, filter: int, wanted: list[Any], pattern: int, several: bool) -> None:
-        """One way to satisfy a filter."""
+    def add_conjunction(
+        self, filter: int, wanted: list[Any], pattern: int, several: bool, expand: bool
+    ) -> None:
+        """One way to satisfy a filter. With `expand`, one IN of it may become several of them."""
         number = self.all.make(filter, wanted, pattern, several)
         if number < 0:
             self.forget_gone()
             return
         self.all.weigh(number)
-        if self.all.choose(number, 0) > EXPAND_SHARE:
+        if expand and self.all.choose(number, 0) > EXPAND_SHARE:
             for term in wanted:
                 if term[0] == AMONG and len(term[4]) <= EXPAND_MAX:
                     # Only its values make it rare: one conjunction for each of them.
@@ -153,7 +155,7 @@ class Index:
                             alone: Any = (1, where, name, sort, value)
                         else:
                             alone = (0, where, name, sort, value, value)
-                        self.add_conjunction(filter, [*others, alone], pattern, True)
+                        self.add_conjunction(filter, [*others, alone], pattern, True, False)
                     return
         self.all.next.a[number] = self.first.a[filter]
         self.first.a[filter] = number

@@ -19,7 +19,7 @@ cdef class Predicates:
     cdef readonly Pieces pieces
     cdef readonly Texts keys
     cdef Ints kind
-    cdef Ints stamp
+    cdef Longs stamp
     cdef Ints truth
     cdef Ints dimension
     cdef Ints piece
@@ -41,7 +41,7 @@ cdef class Predicates:
     @cython.locals(k=Py_ssize_t, i=Py_ssize_t, dimension=int32_t, values=Reals, sort=cython.int)
     cdef list release(self, int32_t number)
     cdef void begin(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end) except *
-    @cython.locals(now=int32_t)
+    @cython.locals(now=int64_t)
     cdef bint holds(self, int32_t number) except -1
     @cython.locals(dimension=int32_t, x=cython.double, kind=cython.int, test=Test, at=Py_ssize_t)
     cdef bint evaluate(self, int32_t number) except -1

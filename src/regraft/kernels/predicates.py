@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    from regraft.kernels.arrays import Ints, Reals, Texts
+    from regraft.kernels.arrays import Ints, Longs, Reals, Texts
     from regraft.kernels.envelope import Scan
     from regraft.kernels.facts import ANY, BYTES, STRING, Facts
     from regraft.kernels.patterns import begins
@@ -38,7 +38,7 @@ class Predicates:
         self.pieces = Pieces()
         self.keys = Texts()  # what tells one predicate from another
         self.kind = Ints()
-        self.stamp = Ints()  # the event it was last evaluated for
+        self.stamp = Longs()  # the event it was last evaluated for
         self.truth = Ints()
         self.dimension = Ints()  # it cannot hold unless this is there; 0: no such thing
         self.piece = Ints()  # or -1

@@ -26,9 +26,9 @@ cdef class Takers:
     cdef Ints free
     cdef readonly Py_ssize_t count
     cdef readonly int64_t generation
-    cdef Ints stamp
+    cdef Longs stamp
     cdef Ints place
-    cdef int32_t round
+    cdef int64_t round
     cdef readonly dict encoded
 
     cpdef int32_t admit(self, Outlet outlet) except -1

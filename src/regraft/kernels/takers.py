@@ -47,7 +47,7 @@ class Takers:
         self.free = Ints()
         self.count = 0
         self.generation = 0  # grows when anything changes
-        self.stamp = Ints()  # per outlet: the last round in which it was met
+        self.stamp = Longs()  # per outlet: the last round in which it was met
         self.place = Ints()  # and its place in that
         self.round = 0
         self.encoded: dict[Any, bytes] = {}

@@ -21,6 +21,7 @@ cdef enum:
     MATRIX_FROM = 1024
     MOVE = 8
     REVIEW_WORK = 65536
+    REVIEWS_MAX = 1024
     TEXT_MAX = 16384
 
 cdef extern from *:
@@ -81,7 +82,7 @@ cdef class Tree:
     cdef Ints work
     cdef Ints visits
     cdef Ints visits_then
-    cdef Ints then
+    cdef Longs then
     cdef Ints free_nodes
     cdef readonly Py_ssize_t nodes
     cdef readonly list matrices
@@ -100,7 +101,7 @@ cdef class Tree:
     cdef Ints candidates
     cdef Ints hits
     cdef Ints found
-    cdef Ints found_stamp
+    cdef Longs found_stamp
     cdef Ints found_first
     cdef Ints found_count
     cdef Ints patterns
@@ -169,7 +170,7 @@ cdef class Tree:
     cdef bint follow(self, int32_t part, int64_t value) except -1
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, first=int32_t)
     cdef void find_pieces(self, int32_t dimension) except *
-    @cython.locals(visits=int32_t, events=int32_t, share=cython.double)
+    @cython.locals(visits=int32_t, events=int64_t, share=cython.double)
     cdef void propose(self, int32_t node) except *
     @cython.locals(all=Conjunctions, node=int32_t, at=int32_t, number=int32_t)
     cpdef void tend(self, int budget) except *

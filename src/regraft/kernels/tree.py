@@ -47,6 +47,7 @@ if not cython.compiled:
     INNER_SHARE = 0.25
     REVIEW_WORK = 65536
     REVIEW_SHARE = 0.02
+    REVIEWS_MAX = 1024
     TEXT_MAX = 16384
     LINKS = 0x7FFFFFFFFFFFFFFF
 
@@ -95,7 +96,7 @@ class Tree:
         self.work = Ints()
         self.visits = Ints()
         self.visits_then = Ints()  # at the last review,
-        self.then = Ints()  # which was after this event
+        self.then = Longs()  # which was after this event
         self.free_nodes = Ints()
         self.nodes = 0
         self.matrices: list[Any] = []  # a Matrix each, or None
@@ -117,7 +118,7 @@ class Tree:
         self.candidates = Ints()
         self.hits = Ints()  # conjunctions that hold
         self.found = Ints()  # pieces
-        self.found_stamp = Ints()  # per dimension
+        self.found_stamp = Longs()  # per dimension
         self.found_first = Ints()
         self.found_count = Ints()
         self.patterns = Ints()  # that match the topic, and that some conjunction has
@@ -413,8 +414,13 @@ class Tree:
             self.give_block(block, exponent)
         n = self.filled.a[node]
         if n >= MATRIX_FROM:
-            self.matrices.append(Matrix(self.all.terms))
-            self.matrix.a[node] = len(self.matrices)
+            if None in self.matrices:
+                number = self.matrices.index(None)
+            else:
+                number = len(self.matrices)
+                self.matrices.append(None)
+            self.matrices[number] = Matrix(self.all.terms)
+            self.matrix.a[node] = number + 1
         self.limit.a[node] = n * 2 if n > BUCKET_MAX // 2 else BUCKET_MAX
         if self.limit.a[node] > MATRIX_FROM:
             self.limit.a[node] = MATRIX_FROM
@@ -638,7 +644,7 @@ class Tree:
         self.visits_then.a[node] = self.visits.a[node]
         self.then.a[node] = self.facts.now
         share = visits / (events + 1.0)
-        if node != ROOT and share > REVIEW_SHARE:
+        if node != ROOT and share > REVIEW_SHARE and self.review.n < REVIEWS_MAX:
             self.review.push(node)
             self.review_share.push(share)
 

@@ -89,6 +89,16 @@ def test_selectors_that_explode_are_evaluated_directly(both: Both) -> None:
     assert both.match(c=5, **{**event, "a0": 2}) == []
 
 
+def test_lists_of_frequent_values_do_not_multiply(both: Both) -> None:
+    known = [both.add(f"{name} = 99") for name in "abc"]  # so that values are observed
+    for k in range(1024):  # all values are frequent: one does not make the others rare
+        both.match(a=k // 8 % 16, b=k // 8 % 16, c=k // 8 % 16)
+    values = ", ".join(map(str, range(16)))
+    number = both.add(" AND ".join(f"{name} IN ({values})" for name in "abc"))
+    assert both.index.snapshot()["conjunctions"] <= len(known) + 16
+    assert both.match(a=1, b=2, c=3) == [number]
+
+
 def test_what_can_never_hold_takes_no_place(both: Both) -> None:
     for text in ("a > 5 AND a < 3", "FALSE", "a = 1 AND a = 2", "a > TRUE"):
         both.add(text)
