@@ -132,3 +132,9 @@ def test_it_tells_what_it_holds(both: Both) -> None:
     assert hottest["symbol = 'ACME'"]["events"] == 3
     assert "name LIKE '%needle%'" in hottest
     assert both.index.hottest(1) != []
+
+
+def test_ranges_are_found_in_their_cells(both: Both) -> None:
+    numbers = {both.add(f"p BETWEEN {k} AND {k + 3}"): k for k in range(600)}
+    for x in range(0, 606, 5):
+        assert both.match(p=x) == sorted(n for n, k in numbers.items() if k <= x <= k + 3)
