@@ -46,6 +46,7 @@ cdef class Facts:
     cdef readonly int count
     cdef int top
     cdef Ints free
+    cdef Longs made
     cdef Ints held
     cdef Ints slot
     cdef Ints texts_held
@@ -96,6 +97,7 @@ cdef class Facts:
     cdef void age(self, int32_t dimension) noexcept
     @cython.locals(bounds=Reals, value=cython.double, count=int32_t)
     cdef void note_bounds(self, int32_t dimension, double low, double high) except *
+    @cython.locals(sampled=int64_t, since=int64_t)
     cdef double presence(self, int32_t dimension) noexcept
     @cython.locals(present=cython.double, n=cython.int, within=cython.int, samples=reals_p,
                    first=Py_ssize_t, k=Py_ssize_t)

@@ -73,6 +73,7 @@ class Facts:
         self.top = 0  # dimensions ever made at one time
         self.free = Ints()
         # Per dimension:
+        self.made = Longs()  # the ordinal of the event before it
         self.held = Ints()  # how many terms speak of it
         self.slot = Ints()  # where it stands in `by_slot`, or -1 - (where it stands in `by_header`)
         self.texts_held = Ints()  # how many texts it is compared with
@@ -131,6 +132,7 @@ class Facts:
             self.top += 1
             self.grow(self.top)
             self.bounds.append(None)
+        self.made.a[dimension] = self.now
         self.held.a[dimension] = 0
         self.slot.a[dimension] = slot
         self.texts_held.a[dimension] = 0
@@ -145,6 +147,7 @@ class Facts:
 
     def grow(self, n: int) -> None:
         """Room for n dimensions."""
+        self.made.reserve(n)
         self.held.reserve(n)
         self.slot.reserve(n)
         self.texts_held.reserve(n)
@@ -341,10 +344,14 @@ class Facts:
 
     def presence(self, dimension: int) -> float:
         """The share of events that have a dimension."""
-        if self.sampled < 16:  # nothing is known: events are small
+        sampled = self.sampled
+        since = (self.now - self.made.a[dimension]) // SAMPLE_EVERY
+        if since < sampled:
+            sampled = since
+        if sampled < 16:  # too little is known: events are small
             return 1.0 if self.count <= 20 else 20.0 / self.count
         self.age(dimension)
-        return (self.seen.a[dimension] + 0.5) / (self.sampled + 1.0)
+        return (self.seen.a[dimension] + 0.5) / (sampled + 1.0)
 
     def share(self, dimension: int, low: float, high: float) -> float:
         """The share of events with low <= x[dimension] <= high, estimated."""
