@@ -408,8 +408,8 @@ def main(argv: list[str]) -> int:
         run_drift(results)
     show(results)
     notes = [
-        f"µs/event: median of {growing.PASSES} passes over the events, scan of the envelope and "
-        "loop included, collector off, once the index has settled; changes: median of "
+        f"µs/event: the least of {growing.PASSES} passes over the events, scan of the envelope and "
+        "loop included, collector off, once the index has settled; changes: the least of "
         f"{growing.CHANGE_PASSES} passes over {growing.CHANGES:,} filters on top of the others",
         "delays: processor time of an event between changes, less what the same one usually "
         "takes, at worst; in peace: the same without changes, which is what the machine adds",

@@ -94,7 +94,7 @@ def finish(bench: str, goals: Sequence[Goal], notes: Sequence[str] = ()) -> int:
     """Print notes, goals and the JSON line; the exit code."""
     for note in notes:
         print(f"note: {note}")
-    words = {True: "met", False: "MISSED", None: "not measured"}
+    words = {True: "met", False: "MISSED", None: "not judged"}
     rows = [
         [
             goal.name,

@@ -44,7 +44,7 @@ cdef class Index:
     cdef Scan scan
     cdef Ints patterns
 
-    @cython.locals(number=int32_t, filter=int32_t, known=int32_t, several=bint, key=bytes)
+    @cython.locals(number=int32_t, filter=int32_t, several=bint, key=bytes, text=str)
     cpdef int32_t add(self, object plan, bytes pattern=*, bint exact=*) except -1
     @cython.locals(number=int32_t)
     cdef int32_t hold_pattern(self, object plan, bytes pattern, bint exact) except -9
@@ -53,7 +53,7 @@ cdef class Index:
     cdef void add_conjunction(self, int32_t filter, list wanted, int32_t pattern, bint several, bint expand) except *
     @cython.locals(first=int32_t, n=int32_t, terms=reals_p, k=Py_ssize_t)
     cdef void note_bounds(self, int32_t number) except *
-    @cython.locals(number=int32_t, after=int32_t, pattern=int32_t, only_topic=bint)
+    @cython.locals(number=int32_t, after=int32_t, pattern=int32_t)
     cpdef bint release(self, int32_t filter) except -1
     @cython.locals(count=Py_ssize_t)
     cdef void count_searched(self, int32_t pattern, int more) noexcept

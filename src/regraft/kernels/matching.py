@@ -85,12 +85,15 @@ class Index:
         Without a plan it has all messages of the pattern. Without a pattern it looks at no topic.
         """
         number = self.hold_pattern(plan, pattern, exact)
-        key = b"%d" % number if number > NO_TOPIC else b""
-        if plan is not None:
-            key += b"=" + plan.text.encode()
-        known = self.keys.number(key)
+        if plan is None:
+            key = b"%d" % number
+        else:
+            text: str = plan.text
+            key = (b"=" if number == NO_TOPIC else b"*=") + text.encode()
+            if number >= 0:
+                key = b"%d" % number + key
         filter = self.keys.add(key)
-        if known >= 0:
+        if self.keys.holders.a[filter] > 1:
             if number >= 0:
                 self.topics.release(number)
             return filter
@@ -173,7 +176,6 @@ class Index:
 
     def release(self, filter: int) -> bool:
         """Hold a filter once less; whether it is gone."""
-        only_topic = self.text(filter) is None
         if not self.keys.release(filter):
             return False
         number = self.first.a[filter]
@@ -184,7 +186,7 @@ class Index:
             number = after
         self.forget_gone()
         pattern = self.pattern.a[filter]
-        if only_topic:
+        if pattern >= 0 and self.by_pattern.a[pattern] == filter + 1:
             self.by_pattern.a[pattern] = 0
             self.topic_changes += 1
         else:

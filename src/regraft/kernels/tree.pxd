@@ -174,5 +174,5 @@ cdef class Tree:
     cdef void propose(self, int32_t node) except *
     @cython.locals(all=Conjunctions, node=int32_t, at=int32_t, number=int32_t)
     cpdef void tend(self, int budget) except *
-    @cython.locals(all=Conjunctions, best=cython.double)
+    @cython.locals(all=Conjunctions, best=cython.double, part=int32_t)
     cdef bint better_elsewhere(self, int32_t number, double share) except -1

@@ -676,6 +676,9 @@ class Tree:
         all = self.all
         all.weigh(number)
         best = all.choose(number, 0)
-        if best >= share * 0.5 or best > ROOT_SHARE:
+        if best >= share * 0.5 or best > ROOT_SHARE or all.used.a[number] >> all.chosen & 1:
             return False
-        return not all.used.a[number] >> all.chosen & 1  # the way went by it already
+        # The way may have gone by that term already, though not all the way: by its being there.
+        self.way_of(all.records.a[number * 4] + all.chosen * 3, ROOT)
+        part = self.part_of.a[all.node.a[number]]
+        return part < 0 or self.by.a[part] != self.way_dimension or self.way.a[part] != PRESENT
