@@ -118,6 +118,21 @@ def test_a_hot_value_moves_what_was_reached_by_it(both: Both) -> None:
     assert both.match(a="hot", b="w7") == [numbers[7]]
 
 
+def test_what_a_name_leads_to_is_not_moved_to_the_same_place(both: Both) -> None:
+    names = [f"q{k}" for k in range(30)]
+    for name in names:
+        both.add(f"{name} BETWEEN -2 AND -1")
+    for k in range(1000):
+        both.match(**{names[k * 7 % 30]: k})  # each name is seen to be rare
+    for k in range(6000):  # so it is what leads to these, while they are few
+        both.add(f"{names[k % 30]} BETWEEN {k} AND {k + 1}")
+    for k in range(11_000):
+        both.match(**{names[k % 30]: 7000 + k % 5})
+    counts = both.index.snapshot()
+    assert counts["reviewed"] > 0
+    assert counts["moved"] < 100
+
+
 def test_it_tells_what_it_holds(both: Both) -> None:
     both.add("symbol = 'ACME' AND price > 5")
     both.add("name LIKE '%needle%'")
