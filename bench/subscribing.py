@@ -192,14 +192,14 @@ class Session:
         except BlockingIOError:
             return 0
         at = 0
-        runs: list[tuple[int, tuple[int, ...]]] = []
+        runs: list[tuple[Any, ...]] = []
         whole = 0  # up to here all messages of a run are there
         while found := native.read_frame(data, at, FRAME_BYTES_MAX):
             kind, _, payload, at = found
             if kind == Kind.TRANSFER:
                 runs = [native.read_transfer(payload)]
             elif kind == Kind.MESSAGE:
-                count, subscriptions = runs.pop()
+                count, subscriptions, *_ = runs.pop()
                 number = native.decode(kind, payload).id
                 self.got += [(number, subscription) for subscription in subscriptions]
                 if count > 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from regraft import cli
@@ -31,10 +32,22 @@ def help_of(*command: str) -> str:
     return "\n".join(line.rstrip() for line in result.output.splitlines())
 
 
+def commands() -> list[tuple[str, ...]]:
+    """All commands, those of groups behind their group."""
+    found: list[tuple[str, ...]] = [()]
+    context = click.Context(cli.group)
+    for name in cli.COMMANDS:
+        found.append((name,))
+        command = cli.group.get_command(context, name)
+        if isinstance(command, click.Group):
+            found += [(name, inner) for inner in command.list_commands(context)]
+    return found
+
+
 def text() -> str:
     """The page as it is written."""
     parts = [HEAD]
-    for command in ((), *((name,) for name in cli.COMMANDS)):
+    for command in commands():
         title = " ".join(("regraft", *command))
         parts.append(f"\n## {title}\n\n```text\n{help_of(*command)}\n```\n")
     return "".join(parts)

@@ -19,7 +19,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,13 @@ WELCOME = native.Welcome(
     subscriptions_max=10_000,
     time=1_700_000_000_000_000,
 )
+WELCOME_JOURNAL = replace(WELCOME, journal=bytes(range(16, 32)), sequence=41)
+DURABLE = native.Subscribe(3, "orders/#", "total > 100", durable="billing", in_flight=100)
+REPLAY = native.Subscribe(
+    4, "orders/eu", exact=True, stream="orders", from_sequence=1000, paced=True
+)
+REPLAY_SINCE = native.Subscribe(5, stream="orders", from_time=1_700_000_000_000_000)
+PERSISTENT = Message("a/b", b"hello", sequence=42, delivery_mode=DeliveryMode.PERSISTENT)
 
 
 def gzip_stored(content: bytes) -> bytes:
@@ -130,10 +137,16 @@ def good_frames() -> list[tuple[str, str, bytes]]:
         ("hello", "a client opens", encode(HELLO)),
         ("hello-least", "a client asks for nothing", encode(native.Hello(1, 1))),
         ("welcome", "the node answers", encode(WELCOME)),
+        ("welcome-journal", "of a node that keeps a journal", encode(WELCOME_JOURNAL)),
         ("subscribe", "with a selector", encode(native.Subscribe(1, "a/+/#", "level > 3", True))),
         ("subscribe-all", "without a pattern: every topic", encode(native.Subscribe(2))),
+        ("subscribe-durable", "a mailbox", encode(DURABLE)),
+        ("subscribe-replay", "from a sequence, at the old pace", encode(REPLAY)),
+        ("subscribe-replay-since", "from a moment", encode(REPLAY_SINCE)),
         ("subscribed", "the subscription stands", encode(native.Subscribed(1))),
+        ("subscribed-durable", "7 wait, from 12 on", encode(native.Subscribed(3, 12, 7))),
         ("unsubscribe", "the client wants no more", encode(native.Unsubscribe(1))),
+        ("unsubscribe-remove", "the mailbox goes, too", encode(native.Unsubscribe(3, True))),
         ("unsubscribed", "the subscription is gone", encode(native.Unsubscribed(1))),
         ("credit", "cumulative", encode(native.Credit(1000, 2**40))),
         ("heartbeat", "a sign of life, empty payload", encode(native.Heartbeat())),
@@ -145,7 +158,12 @@ def good_frames() -> list[tuple[str, str, bytes]]:
         ("bye", "no payload, so the checksum is 0", encode(native.Bye())),
         ("inspect", "a question about the node", encode(native.Inspect("connections", 10))),
         ("inspected", "its answer", encode(native.Inspected("connections", b'{"rows": []}'))),
+        ("confirmed", "messages 8 to 10, each for two", encode(native.Confirmed(10, 3, 2))),
+        ("confirmed-known", "published before", encode(native.Confirmed(11, 1, known=True))),
+        ("settle", "5 to 9 and 12", encode(native.Settle(3, (5, 9, 12, 12), 77))),
+        ("settled", "that is safe", encode(native.Settled(3, 77))),
         ("message-minimal", "a topic and a body", encode(MINIMAL)),
+        ("message-persistent", "with the publisher's sequence", encode(PERSISTENT)),
         ("message-topic-only", "no body", encode(Message("t"))),
         ("message-all-fields", "priority 0 is written, as absent means 4", encode(ALL_FIELDS)),
         ("message-gzip", "the body inflates to 'hello'", encode(gzip)),
@@ -219,6 +237,8 @@ BAD_PAYLOADS: list[tuple[str, str, Kind, str]] = [
     ("hello-feature", "a feature's name is not UTF-8", Kind.HELLO, "1a030a01ff"),
     ("subscribe-wire-type", "id as bytes", Kind.SUBSCRIBE, "0a0101"),
     ("transfer-packed", "a packed number is cut off", Kind.TRANSFER, "12020180"),
+    ("settle-packed", "a packed number is cut off", Kind.SETTLE, "12020180"),
+    ("subscribe-twice", "durable", Kind.SUBSCRIBE, "08012a01612a0161"),
     ("bye-group", "also in unknown fields", Kind.BYE, "0b0c"),
 ]
 

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"client", "errors", "kernels", "model"},
     "errors": set(),
     "limits": {"errors"},
-    "config": GROUND,
+    "config": GROUND | {"model"},
     "model": GROUND,
     "kernels": GROUND | {"model"},
     **{trade: BELOW_TRADES for trade in TRADES},

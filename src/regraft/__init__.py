@@ -10,10 +10,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from regraft.client import (
         BlockingClient,
+        BlockingDurable,
         BlockingSubscription,
         Client,
         Disconnection,
+        Durable,
         Options,
+        Replay,
         Subscription,
         WhenStalled,
         connect,
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "regraft.client": (
         "BlockingClient",
+        "BlockingDurable",
         "BlockingSubscription",
         "Client",
         "Disconnection",
+        "Durable",
         "Options",
+        "Replay",
         "Subscription",
         "WhenStalled",
         "connect",
@@ -44,16 +50,19 @@ _HOMES = {
 
 __all__ = [
     "BlockingClient",
+    "BlockingDurable",
     "BlockingSubscription",
     "Client",
     "Disconnection",
     "DiskError",
+    "Durable",
     "LocalError",
     "Message",
     "Options",
     "PeerError",
     "ReceivedMessage",
     "RegraftError",
+    "Replay",
     "Subscription",
     "Timestamp",
     "WhenStalled",

@@ -24,6 +24,7 @@ COMMANDS = {
     "sub": "regraft.commands.sub:sub",
     "pub": "regraft.commands.pub:pub",
     "inspect": "regraft.commands.inspect:inspect",
+    "journal": "regraft.commands.journal:journal",
     "selector": "regraft.commands.selector:selector",
     "bench": "regraft.commands.bench:bench",
     "completion": "regraft.commands.completion:completion",
@@ -92,6 +93,12 @@ def group() -> None:
 @click.option("--log-format", metavar="text|json", help="Form of the log on stderr.")
 @click.option("-v", "--verbose", is_flag=True, help="Log everything (level debug).")
 @click.option("-t", "--test", is_flag=True, help="Test the configuration and exit.")
+@click.option(
+    "--retain",
+    metavar="TOPIC",
+    multiple=True,
+    help="Keep what is persistent of this topic, to be replayed. May be repeated.",
+)
 @click.option("--print-config", is_flag=True, help="Print the effective configuration and exit.")
 @click.pass_context
 def serve(
@@ -99,6 +106,7 @@ def serve(
     /,
     file: str | None,
     limits: tuple[str, ...],
+    retain: tuple[str, ...],
     verbose: bool,
     test: bool,
     print_config: bool,
@@ -117,7 +125,7 @@ def serve(
 
     flags: dict[str, object] = {**settings, "log_level": "debug" if verbose else None}
     flags |= _limits(limits)
-    loaded = config.load(flags, os.environ, Path(file) if file is not None else None)
+    loaded = config.load(flags, os.environ, Path(file) if file is not None else None, retain)
     if print_config:
         click.echo(config.describe(loaded), nl=False)
     if test:

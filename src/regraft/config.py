@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from regraft.errors import LocalError
 from regraft.limits import Limits
+from regraft.model.topics import check_pattern
 
 PREFIX = "REGRAFT_"
 FILE_VARIABLE = "REGRAFT_CONFIG"
@@ -36,6 +37,8 @@ OTHER_VARIABLES = frozenset(
         "REGRAFT_NO_COMPILE",
         "REGRAFT_URL",  # of clients
         "REGRAFT_NAMES",
+        "REGRAFT_BUG",  # of tests: a mistake that they must notice,
+        "REGRAFT_REQUIRE_FAULTS",  # and whether those that need a machine of their own must run
     }
 )
 OTHER_PREFIX = "REGRAFT_NAME_"  # of clients: logical names
@@ -43,6 +46,17 @@ TEXT_BYTES_MAX = 255  # of a name or a host, as in the domain name system
 UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 NUMBER = re.compile(r"(-?[0-9]+(?:_[0-9]+)*) ?([a-z]*)", re.IGNORECASE)
 DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A topic that is retained: `[[streams]]` in the file, `--retain` on the command line."""
+
+    name: str
+    topic: str
+    exact: bool = False
+    keep_s: int = 0  # messages may go when they are older; 0: whatever their age
+    keep_bytes: int = 0  # and when there are more; 0: however many
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,7 @@ class Config:
     # How long to look for more before the process sleeps; 0: not at all.
     spin_us: int = field(default=100, metadata={"range": (0, 10_000)})
     limits: Limits = field(default_factory=Limits)
+    streams: tuple[Stream, ...] = ()  # retained topics
     # Where each value came from, by name; what is missing here is a default.
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -105,7 +120,7 @@ def _settings() -> dict[str, Setting]:
     for table, owner in (("", Config), ("limits", Limits)):
         hints = get_type_hints(owner)
         for entry in fields(owner):
-            if entry.name in ("limits", "source"):
+            if entry.name in ("limits", "streams", "source"):
                 continue
             span = entry.metadata.get("range")
             setting = Setting(table, entry.name, hints[entry.name], entry.default, span)
@@ -116,19 +131,27 @@ def _settings() -> dict[str, Setting]:
 SETTINGS = _settings()
 
 
-def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> Config:
+def load(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    retain: Iterable[str] = (),
+) -> Config:
     """The effective configuration. A flag that is None was not given.
 
-    Flags are named as the settings are: "port", "limits.frame_bytes".
+    Flags are named as the settings are: "port", "limits.frame_bytes". Topics in `retain` are
+    streams of the same name, beside those of the file.
     """
     if file is None and environ.get(FILE_VARIABLE):
         file = Path(environ[FILE_VARIABLE])
     given: dict[str, Given] = {}
+    streams: list[Stream] = []
     if file is not None:
-        given |= _from_file(file)
+        given |= _from_file(file, streams)
     given |= _from_environment(environ)
     given |= _from_flags(flags)
-    return _build(given)
+    streams += [_retained(topic) for topic in retain]
+    return _build(given, tuple(streams))
 
 
 def describe(config: Config) -> str:
@@ -141,6 +164,10 @@ def describe(config: Config) -> str:
             lines += ["", f"[{table}]"]
         value = getattr(config.limits if table else config, setting.key)
         lines.append(f"{setting.key} = {_toml(value)}  # {config.source.get(name, DEFAULT)}")
+    for stream in config.streams:
+        lines += ["", "[[streams]]"]
+        for key in fields(stream):
+            lines.append(f"{key.name} = {_toml(getattr(stream, key.name))}")
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +196,7 @@ def _is_loopback(host: str) -> bool:
 # The three places a value is given. Each checks the names, none the values.
 
 
-def _from_file(file: Path) -> dict[str, Given]:
+def _from_file(file: Path, streams: list[Stream]) -> dict[str, Given]:
     text = _read(file)
     try:
         document = tomllib.loads(text)
@@ -181,7 +208,10 @@ def _from_file(file: Path) -> dict[str, Given]:
     tables = {setting.table for setting in SETTINGS.values()} - {""}
     given = {}
     for key, value in document.items():
-        if key in tables:
+        if key == "streams":
+            place = _place(file, text, "", key)
+            streams += _streams(value, place)
+        elif key in tables:
             if not isinstance(value, dict):
                 place = _place(file, text, "", key)
                 raise _refuse(f"{key} must be a table: [{key}]", [place])
@@ -192,12 +222,51 @@ def _from_file(file: Path) -> dict[str, Given]:
             given[key] = Given(value, _place(file, text, "", key))
     for name, (_, place) in given.items():
         if name not in SETTINGS:
-            known = [*SETTINGS, *tables]
+            known = [*SETTINGS, *tables, "streams"]
             raise _refuse(f"unknown setting {name}{_suggest(name, known)}", [place])
     return {
         name: Given(_path(value) if SETTINGS[name].kind is Path else value, place)
         for name, (value, place) in given.items()
     }
+
+
+def _streams(value: object, place: str) -> list[Stream]:
+    """The streams of a file: `[[streams]]`, each a table."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise _refuse("streams must be tables: [[streams]]", [place])
+    found = []
+    for row in value:
+        unknown = set(row) - {"name", "topic", "exact", "keep_s", "keep_bytes"}
+        if unknown:
+            name = min(unknown)
+            hint = _suggest(name, ["name", "topic", "exact", "keep_s", "keep_bytes"])
+            raise _refuse(f"unknown setting {name} of a stream{hint}", [place])
+        if "topic" not in row:
+            raise _refuse("a stream needs a topic", [place])
+        given = {"name": row["topic"], **row}
+        for key, kind in (("name", str), ("topic", str), ("exact", bool)):
+            if key in given and type(given[key]) is not kind:
+                raise _refuse(f"{key} of a stream cannot be {_shown(given[key])}", [place])
+        for key in ("keep_s", "keep_bytes"):
+            if key in given and (type(given[key]) is not int or given[key] < 0):
+                text = f"{key} of a stream must be a whole number, not {_shown(given[key])}"
+                raise _refuse(text, [place])
+        found.append(_checked(Stream(**given), place))
+    return found
+
+
+def _retained(topic: str) -> Stream:
+    return _checked(Stream(topic, topic), "--retain")
+
+
+def _checked(stream: Stream, place: str) -> Stream:
+    try:
+        check_pattern(stream.topic)
+    except LocalError as error:
+        raise _refuse(error.text, [place]) from None
+    if not stream.name.isprintable() or not 1 <= len(stream.name.encode()) <= TEXT_BYTES_MAX:
+        raise _refuse(f"a stream cannot be called {_shown(stream.name)}", [place])
+    return stream
 
 
 def _read(file: Path) -> str:
@@ -279,7 +348,11 @@ def flag_of(name: str) -> str:
 # From what was given to a Config.
 
 
-def _build(given: Mapping[str, Given]) -> Config:
+def _build(given: Mapping[str, Given], streams: tuple[Stream, ...]) -> Config:
+    names = [stream.name for stream in streams]
+    for name in names:
+        if names.count(name) > 1:
+            raise _refuse(f"two streams are called {name!r}", [])
     source = {name: DEFAULT for name in SETTINGS} | {n: g.source for n, g in given.items()}
     top: dict[str, Any] = {}
     inner: dict[str, Any] = {}
@@ -292,7 +365,7 @@ def _build(given: Mapping[str, Given]) -> Config:
         # Limits knows no sources. Its sentence names the limits at fault; those are looked up.
         named = re.findall(r"\w+", error.text)
         raise _refuse(error.text, [source.get(f"limits.{n}", DEFAULT) for n in named]) from None
-    return Config(**top, limits=limits, source=source)
+    return Config(**top, limits=limits, streams=streams, source=source)
 
 
 def _from_text(setting: Setting, text: str) -> object:
@@ -370,6 +443,8 @@ def _refuse(text: str, sources: Iterable[str]) -> LocalError:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int):
         return f"{value:_}" if value >= 10_000 else str(value)
     # JSON strings are TOML strings, but for DEL, which `isprintable` has kept out of names.

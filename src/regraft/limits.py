@@ -21,6 +21,7 @@ ATTRIBUTES_MAX = 256  # of one envelope, and again of its context
 NAME_BYTES_MAX = 255  # of an attribute
 CLIENT_ID_BYTES_MAX = 128
 FRAME_BYTES_CEILING = 64 * MIB  # no configuration goes above it
+CHUNK_BYTES = 256 * KIB  # what a node takes in before it is delivered, beside one frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,19 @@ class Limits:
     heartbeat_ms_max: int = 300_000
     stall_ms: int = 5_000  # without progress, a subscriber falls to its policy
     drain_ms: int = 10_000  # from GOAWAY to the end
+    segment_bytes: int = 64 * MIB  # one file of the journal; counts from the next one on
+    journal_bytes: int = 64 * 1024 * MIB  # all of them
+    journal_tail_bytes: int = 16 * MIB  # the newest of it, kept in memory for those who keep up
+    journal_pending_bytes: int = 8 * MIB  # on its way to the disk, before publishers have to wait
+    index_cache_bytes: int = 16 * MIB  # what is known of where messages are in closed segments
+    streams: int = 1_000  # retained topics
+    mailboxes: int = 100_000  # durable subscriptions
+    mailbox_messages: int = 10_000_000  # what waits in one, unless it says otherwise
+    mailbox_bytes: int = 16 * 1024 * MIB  # the same, estimated by the average message
+    mailbox_ranges: int = 10_000  # stretches settled out of order; more stay unsettled
+    in_flight: int = 10_000  # messages of a mailbox delivered and not settled, at most
+    publishers_remembered: int = 100_000  # the longest idle is forgotten first
+    publisher_idle_s: int = 604_800  # after which what a publisher sent is forgotten
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -70,6 +84,12 @@ class Limits:
         ):
             if getattr(self, small) > getattr(self, large):
                 raise _refuse(f"limit {small} must not be above limit {large}")
+        if self.segment_bytes % 8 or not 4 * KIB <= self.segment_bytes <= 1024 * MIB:
+            raise _refuse("limit segment_bytes must be a multiple of 8, from 4 KiB to 1 GiB")
+        if 2 * self.frame_bytes > self.segment_bytes:
+            raise _refuse("limit segment_bytes must be twice limit frame_bytes, or more")
+        if 4 * self.segment_bytes > self.journal_bytes:
+            raise _refuse("limit journal_bytes must be four times limit segment_bytes, or more")
 
 
 def _refuse(text: str) -> LocalError:

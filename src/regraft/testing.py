@@ -12,6 +12,10 @@
 
 The node is the real one and so are the bytes; `virtual_time` makes the test's clock jump whenever
 everybody waits, so that a minute costs nothing. Without it the same bus runs in real time.
+
+Its journal is on a disk in memory, so that persistent messages, durable subscriptions and replays
+work as they do elsewhere. `kill()` ends the node and leaves the disk as it is, `power_off()` loses
+what was not synced, `start()` goes on with what is left.
 """
 
 from __future__ import annotations
@@ -19,14 +23,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from regraft.client import Client, Options
 from regraft.client.address import Address
 from regraft.errors import WorldError
-from regraft.limits import Limits
+from regraft.limits import MIB, Limits
+from regraft.node.storage import Retained
+from regraft.simulate.disk import Disk
 from regraft.simulate.world import Broker, Pipe, World
 
 __all__ = ["Bus", "run", "virtual_time"]
@@ -36,14 +43,25 @@ Parameters = ParamSpec("Parameters")
 
 
 class Bus:
-    """One node in memory, and clients connected to it."""
+    """One node in memory, and clients connected to it.
+
+    `streams` are the topics that it retains: a pattern for each name. Without a journal nothing
+    is persistent.
+    """
 
     def __init__(
-        self, seed: int = 0, limits: Limits | None = None, heartbeat_ms: int = 10_000
+        self,
+        seed: int = 0,
+        limits: Limits | None = None,
+        heartbeat_ms: int = 10_000,
+        streams: Mapping[str, str] | None = None,
+        journal: bool = True,
     ) -> None:
         self._world = World(seed)
         self._limits = limits
         self._heartbeat_ms = heartbeat_ms
+        self._journal = journal
+        self._retained = [Retained(*named) for named in (streams or {}).items()]
         self._broker: Broker | None = None
         self._clients: list[Client] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,14 +100,32 @@ class Bus:
         return client
 
     def start(self) -> None:
-        """Start the node; again, after `kill()` or `stop()`. It remembers nothing."""
+        """Start the node; again, after it has ended. It knows what its disk holds."""
         if self._broker is not None and not self._broker.stopped:
             return
-        self._broker = self._world.broker("in-memory", self._limits, self._heartbeat_ms)
+        disk = self._broker.disk if self._broker is not None else None
+        if self._broker is None and self._journal:
+            disk = self._world.disk()
+        limits = self._limits or Limits()
+        # A disk in memory need not make files of 64 MiB.
+        segment_bytes = min(limits.segment_bytes, max(2 * limits.frame_bytes, 4 * MIB))
+        self._broker = self._world.broker(
+            "in-memory",
+            replace(limits, segment_bytes=segment_bytes),
+            self._heartbeat_ms,
+            disk,
+            self._retained,
+        )
+        self._poke()
 
     def kill(self) -> None:
-        """End the node at once: connections break, nobody is told."""
+        """End the node at once: connections break, nobody is told. Its disk stays as it is."""
         self._node().kill()
+        self._poke()
+
+    def power_off(self) -> None:
+        """The same, and of what was not synced yet the disk keeps only some, by the seed."""
+        self._node().power_off()
         self._poke()
 
     def stop(self) -> None:
@@ -100,6 +136,13 @@ class Bus:
     def snapshot(self) -> dict[str, Any]:
         """What the node holds and has done."""
         return self._node().node.snapshot()
+
+    @property
+    def disk(self) -> Disk:
+        """The node's disk, or what is left of it: see its `fail`, `mend` and `capacity`."""
+        disk = self._node().disk
+        assert disk is not None
+        return disk
 
     @property
     def trace_hash(self) -> str:

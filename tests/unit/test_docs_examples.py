@@ -7,7 +7,8 @@ Conventions, for README.md, docs/index.md, docs/tutorial.md and docs/howto/*.md:
   `connect_blocking` is a program. All others of a page are one session of `python -m asyncio`.
 - A `toml` block that begins with `# name.toml` is a file for the commands of its page.
 - A `console` block is commands after `$ ` and what they print. `sub` and `serve` are left running
-  until the block ends.
+  until the block ends; a `sub` that is durable or replays ends by itself.
+- The node that all of them use retains `measurements/#`.
 - What a block prints stands in a `text` block, or one without a language, right behind it. `...`
   stands for anything. A block without one prints nothing.
 - A block that cannot be run has `<!-- not run: reason -->` right before it.
@@ -158,6 +159,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("node")
     port, log = free_port(), folder / "log"
     command = [sys.executable, "-m", "regraft", "serve", "-p", str(port)]
+    command += ["--retain", "measurements/#"]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--data", str(folder / "data")],
@@ -338,7 +340,8 @@ class Shell:
         """Whether a command is left running while those after it run."""
         if re.search(r"[;|]", re.sub(r"'[^']*'|\"[^\"]*\"", "", command)):
             return False
-        options = {"-t", "--test", "--print-config", "--timeout"} & set(shlex.split(command))
+        ending = {"-t", "--test", "--print-config", "--timeout", "--durable", "--from"}
+        options = ending & set(shlex.split(command))
         return command.startswith(("regraft sub ", "regraft serve")) and not options
 
     def subscriptions(self) -> int:

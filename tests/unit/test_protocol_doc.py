@@ -18,6 +18,7 @@ import pytest
 from regraft import limits
 from regraft.errors import CODES, LocalError
 from regraft.kernels.checksum import crc32c
+from regraft.kernels.windows import Window
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.model.message import (
@@ -192,14 +193,24 @@ def test_numbers_in_sentences() -> None:
         f"; {own.inflated_bytes // limits.MIB} MiB is a sensible bound",
         f"of at most {native._ERROR_TEXT_MAX} characters",
         f"If about {unread_max} MiB wait",
+        f"was away for {own.publisher_idle_s // 86_400} days (limit `publisher_idle_s`)",
+        f"when {own.publishers_remembered:,} are remembered (limit `publishers_remembered`)",
+        f"At most {own.mailbox_ranges:,} stretches",
     ):
         assert sentence in plain
+    known = Window()
+    assert known.accept(100_000) == known.accept(100_001 - 65_536) == 0
+    assert known.accept(100_000 - 65_536) == 2
+    assert "knows the last 65,536 sequences at and below the highest" in plain
     assert node.HEARTBEATS_MISSED_MAX == 3 and "for three intervals, no byte at all" in plain
     assert native.VERSION == 1 and PAGE.startswith("# The native protocol, version 1\n")
 
 
 def test_features_and_policies() -> None:
-    assert [code(row["Feature"]) for row in table("Opening", "Feature")] == [*control.FEATURES]
+    assert [code(row["Feature"]) for row in table("Opening", "Feature")] == [
+        *control.FEATURES,
+        control.JOURNAL,
+    ]
     rows = table("Queues and stalled subscribers", "No.")
     assert [(int(r["No."]), r["Policy"]) for r in rows] == [(p, p.name) for p in native.StallPolicy]
 

@@ -9,18 +9,27 @@ async with await regraft.connect() as client:
         print(message.topic, message.text())
 """
 
-from regraft.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
+from regraft.client.blocking import (
+    BlockingClient,
+    BlockingDurable,
+    BlockingSubscription,
+    connect_blocking,
+)
 from regraft.client.client import Client, connect
+from regraft.client.durable import Durable, Replay
 from regraft.client.options import Options, WhenStalled
 from regraft.client.subscription import Subscription
 from regraft.client.upkeep import Disconnection
 
 __all__ = [
     "BlockingClient",
+    "BlockingDurable",
     "BlockingSubscription",
     "Client",
     "Disconnection",
+    "Durable",
     "Options",
+    "Replay",
     "Subscription",
     "WhenStalled",
     "connect",

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from regraft.client.client import Callback, Client
+from regraft.client.durable import Durable
 from regraft.client.options import Options
 from regraft.client.subscription import EndedError, Subscription
 from regraft.client.upkeep import Disconnection
@@ -28,13 +29,24 @@ def connect_blocking(
     return BlockingClient(target, options, **more)
 
 
+class _AnyThread(Client):
+    """The client inside, whose messages may be settled in any thread."""
+
+    def _settle_message(self, subscriptions: tuple[int, ...], sequence: int) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(super()._settle_message, subscriptions, sequence)
+        except RuntimeError:  # the loop is closed
+            raise LocalError("closed", "this client was closed") from None
+
+
 class BlockingClient:
     """A client for programs without asyncio. It may be used by several threads."""
 
     def __init__(
         self, target: str | None = None, options: Options | None = None, **more: Any
     ) -> None:
-        self._client = Client(target, options, **more)
+        self._client = _AnyThread(target, options, **more)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="regraft-client", daemon=True
@@ -52,17 +64,19 @@ class BlockingClient:
         body: Any = b"",
         *,
         attributes: Mapping[str, Value] | None = None,
+        persistent: bool = False,
         confirm: bool = False,
         timeout: float | None = None,
         ttl: float | None = None,
         **headers: Any,
-    ) -> None:
+    ) -> int:
         """Publish one message: see `Client.publish`."""
-        self._run(
+        return self._run(
             self._client.publish(
                 topic,
                 body,
                 attributes=attributes,
+                persistent=persistent,
                 confirm=confirm,
                 timeout=timeout,
                 ttl=ttl,
@@ -77,6 +91,15 @@ class BlockingClient:
     def subscribe(self, pattern: str = "", **more: Any) -> BlockingSubscription:
         """Subscribe: see `Client.subscribe`."""
         return BlockingSubscription(self, self._run(self._client.subscribe(pattern, **more)))
+
+    def subscribe_durably(self, name: str, pattern: str = "", **more: Any) -> BlockingDurable:
+        """Subscribe under a name: see `Client.subscribe_durably`."""
+        durable = self._run(self._client.subscribe_durably(name, pattern, **more))
+        return BlockingDurable(self, durable)
+
+    def replay(self, pattern: str = "", **more: Any) -> BlockingSubscription:
+        """Read a retained topic again: see `Client.replay`."""
+        return BlockingSubscription(self, self._run(self._client.replay(pattern, **more)))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the node has dealt with all that was published."""
@@ -133,10 +156,13 @@ class BlockingClient:
         return self._client.client_id
 
     def close(self) -> None:
-        """Send what was published, say good-bye, and end."""
+        """Send what was published, say good-bye, and end: see `Client.close`."""
+        self._close(False)
+
+    def _close(self, done: bool) -> None:
         if self._loop.is_closed():
             return
-        self._run(self._client.close())
+        self._run(self._client._close(done))
         self._stop()
 
     def __enter__(self) -> BlockingClient:
@@ -148,7 +174,7 @@ class BlockingClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(kind is None)
 
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         if self._loop.is_closed():
@@ -219,3 +245,60 @@ class BlockingSubscription:
         traceback: TracebackType | None,
     ) -> None:
         self.unsubscribe()
+
+
+class BlockingDurable(BlockingSubscription):
+    """Messages of a durable subscription, for programs without asyncio: see `Durable`."""
+
+    def __init__(self, client: BlockingClient, durable: Durable) -> None:
+        super().__init__(client, durable)
+        self._durable = durable
+
+    @property
+    def name(self) -> str:
+        """The name of the mailbox."""
+        return self._durable.name
+
+    @property
+    def waiting_at_start(self) -> int:
+        """How many messages waited when it was subscribed to."""
+        return self._durable.waiting_at_start
+
+    def settle(self, *messages: ReceivedMessage) -> None:
+        """These are done with: they do not come again."""
+
+        async def settle() -> None:
+            self._durable.settle(*messages)
+
+        self._client._run(settle())
+
+    def settle_through(self, message: ReceivedMessage) -> None:
+        """This one and all that were handed out before it are done with."""
+
+        async def settle() -> None:
+            self._durable.settle_through(message)
+
+        self._client._run(settle())
+
+    def settled(self, timeout: float | None = 10.0) -> None:
+        """Wait until all that was settled is safe, so that it never comes again."""
+        self._client._run(self._durable.settled(timeout))
+
+    def unsettled(self) -> int:
+        """How many messages the application has and did not settle."""
+        return self._durable.unsettled()
+
+    def remove(self) -> None:
+        """End the subscription for good, with all that waits in its mailbox."""
+        self._client._run(self._durable.remove())
+
+    def __enter__(self) -> BlockingDurable:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._client._run(self._durable.__aexit__(kind, error, traceback))

@@ -12,11 +12,12 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
+from regraft.client.durable import Durable, Replay
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers
 from regraft.client.subscription import Subscription
 from regraft.client.upkeep import Upkeep, log
-from regraft.errors import LocalError, WorldError
+from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.kernels.outbox import Outbox
 from regraft.model.message import Value
@@ -26,7 +27,8 @@ from regraft.wire import native
 FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting for the loop
 CHUNK_MESSAGES = 1024  # of many, at a time
 TOPICS_CACHED = 4096
-INSPECTED = ("node", "connections", "subscriptions", "index")
+CLOSE_S = 5.0  # for the last confirmations, when it is closed
+INSPECTED = ("node", "connections", "subscriptions", "index", "journal")
 
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
 
@@ -70,7 +72,14 @@ class Client(Upkeep):
             await self.subscribe(pattern, where=where, exact=exact, callback=callback)
 
     async def close(self) -> None:
-        """Send what was published, say good-bye, and end. A closed client stays closed."""
+        """Send what was published, say good-bye, and end. A closed client stays closed.
+
+        What was taken from durable subscriptions last, and is not settled, comes again some day;
+        who leaves the client's context without an error is done with it.
+        """
+        await self._close(False)
+
+    async def _close(self, done: bool) -> None:
         if self._closing:
             await self._ended.wait()
             return
@@ -78,7 +87,10 @@ class Client(Upkeep):
         if self._failure is None:
             self._failure = LocalError("closed", "this client was closed")
         for subscription in self._subscriptions.values():
+            if isinstance(subscription, Durable):
+                subscription.leave(done)
             subscription.end()
+        await self._last_confirmations()
         transport = self._transport
         if self._link is not None and transport is not None and self._break is not None:
             self._write(native.encode(native.Bye()))
@@ -92,8 +104,22 @@ class Client(Upkeep):
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._forget_link(self._failure)
+        self._unconfirmed.fail(self._failure)
         self._room.set()
         self._ended.set()
+
+    async def _last_confirmations(self) -> None:
+        """Give the node a moment to confirm what is persistent."""
+        self._flush()
+        if not self._unconfirmed:
+            return
+        last = self._unconfirmed.last
+        try:
+            if self._link is None:
+                raise WorldError("connection-lost", "there is no connection")
+            await self._safety(last + 1, last, CLOSE_S)
+        except RegraftError as error:
+            log.warning("closed with persistent messages that may be lost: %s", error)
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -105,7 +131,7 @@ class Client(Upkeep):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self._close(kind is None)
 
     # ------------------------------------------------------------------- publishing
 
@@ -115,20 +141,29 @@ class Client(Upkeep):
         body: Any = b"",
         *,
         attributes: Mapping[str, Value] | None = None,
+        persistent: bool = False,
         confirm: bool = False,
         timeout: float | None = None,
         ttl: float | None = None,
         **headers: Any,
-    ) -> None:
+    ) -> int:
         """Publish one message: bytes, text, or anything JSON can hold.
 
         Returns once it is on its way; with `confirm`, once the node has dealt with it, or raises
-        what the node says against it. `ttl` is in seconds. Headers by name: content_type,
-        priority, reply_to, correlation, type, type_name, ... Waits, at most `timeout` seconds,
-        while there is no connection or no credit.
+        what the node says against it. A `persistent` message is confirmed once it is safe on disk,
+        with the number of mailboxes, streams and sessions that take it (otherwise 0 is returned);
+        it is sent again after a reconnection until then, and stored once all the same.
+
+        `ttl` is in seconds. Headers by name: content_type, priority, reply_to, correlation, type,
+        type_name, ... Waits, at most `timeout` seconds, while there is no connection or no credit.
         """
         outbox = self._outbox
-        if outbox is None or not outbox.has_room or not self._writable:
+        if (
+            outbox is None
+            or not outbox.has_room
+            or not self._writable
+            or (persistent and self._unconfirmed.size >= self.options.unconfirmed_bytes)
+        ):
             outbox = (await self._wait_for_room(timeout)).outbox
         if type(body) is not bytes:
             body, content_type = encode_body(body)
@@ -137,6 +172,7 @@ class Client(Upkeep):
         if ttl is not None:
             headers["expiration_us"] = time.time_ns() // 1000 + int(ttl * 1_000_000)
         options = self.options
+        outbox.persistent = persistent
         ordinal = outbox.put(
             self._topics.get(topic) or self._encode_topic(topic),
             body,
@@ -147,8 +183,11 @@ class Client(Upkeep):
         )
         if not self._flushing or outbox.used >= FLUSH_BYTES:
             self._flush_soon(outbox)
+        if confirm and persistent:
+            return await self._safety(outbox.sequence, outbox.sequence, timeout)
         if confirm:
             await self._confirmation(ordinal, timeout)
+        return 0
 
     async def publish_many(
         self,
@@ -156,6 +195,7 @@ class Client(Upkeep):
         bodies: Iterable[Any],
         *,
         attributes: Mapping[str, Value] | None = None,
+        persistent: bool = False,
         confirm: bool = False,
         timeout: float | None = None,
         ttl: float | None = None,
@@ -164,7 +204,8 @@ class Client(Upkeep):
         """Publish many messages to one topic, and return how many. The fastest way to do it.
 
         With `confirm` it returns once the node has dealt with all of them; if the connection is
-        lost on the way, it raises, and nobody knows of how many that is true.
+        lost on the way, it raises, and nobody knows of how many that is true. If they are
+        `persistent`, it goes on after a reconnection, and returns once all are safe.
         """
         encoded = self._topics.get(topic) or self._encode_topic(topic)
         if ttl is not None:
@@ -172,17 +213,20 @@ class Client(Upkeep):
         rest = encode_headers(headers) if headers else b""
         options = self.options
         begun = link = self._link or await self._wait_for_room(timeout)
+        first = 0
         count = 0
         waiting = iter(bodies)
         while chunk := list(islice(waiting, CHUNK_MESSAGES)):
             at = 0
             while at < len(chunk):
-                if link is not self._link or not link.outbox.has_room or not self._writable:
+                if link is not self._link or not self._has_room(link):
                     link = await self._wait_for_room(timeout)
-                    if confirm and link is not begun:
+                    if confirm and not persistent and link is not begun:
                         raise WorldError("connection-lost", "in flight: the connection was lost")
                 now_us = time.time_ns() // 1000 if options.timestamps else 0
                 ids = options.message_ids
+                link.outbox.persistent = persistent
+                first = first or link.outbox.sequence + 1
                 body = chunk[at]
                 if type(body) is bytes:
                     at = link.outbox.put_many(
@@ -197,7 +241,9 @@ class Client(Upkeep):
                     at += 1
                 self._flush_soon(link.outbox)
             count += len(chunk)
-        if confirm and count:
+        if confirm and count and persistent:
+            await self._safety(first, link.outbox.sequence, timeout)
+        elif confirm and count:
             await self._confirmation(link.outbox.sent_messages, timeout)
         return count
 
@@ -209,6 +255,9 @@ class Client(Upkeep):
         link = self._link if self._link is not None else await self._wait_for_room(timeout)
         if link.outbox.sent_messages > link.confirmed:
             await self._confirmation(link.outbox.sent_messages, timeout, self._barriers)
+        last = self._unconfirmed.last
+        if self._unconfirmed:
+            await self._safety(last + 1, last, timeout)
 
     def _flush_soon(self, outbox: Outbox) -> None:
         """Something was put into the outbox: see to it that it is sent."""
@@ -225,6 +274,17 @@ class Client(Upkeep):
             self._topics.clear()
         encoded = self._topics[topic] = topic.encode()
         return encoded
+
+    async def _safety(self, first: int, last: int, timeout: float | None) -> int:
+        """Wait until persistent messages are safe; how many took the last of them."""
+        assert self._loop is not None
+        future = self._unconfirmed.wait(first, last, self._loop)
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            text = f"not confirmed within {timeout} s; it is sent again until it is"
+            raise WorldError("timed-out", text) from None
 
     async def _confirmation(
         self,
@@ -250,7 +310,7 @@ class Client(Upkeep):
     async def inspect(
         self, what: str = "node", *, rows: int = 0, timeout: float | None = 10.0
     ) -> dict[str, Any]:
-        """What the node holds: "node", "connections", "subscriptions" or "index"."""
+        """What the node holds: "node", "connections", "subscriptions", "index", "journal"."""
         if what not in INSPECTED:
             raise LocalError("bad-message", f"{what!r}: inspect one of {', '.join(INSPECTED)}")
         await self._wait_for_link(timeout)
@@ -281,20 +341,90 @@ class Client(Upkeep):
         Returns once the node has confirmed it: nothing published from then on is missed. With a
         callback, it is called with every message, one after the other.
         """
+        wanted = self._wanted_of(pattern, where, exact)
+        subscription = Subscription(wanted, self._taken, self._unsubscribe)
+        await self._subscribe(subscription, callback, timeout)
+        return subscription
+
+    async def subscribe_durably(
+        self,
+        name: str,
+        pattern: str = "",
+        *,
+        where: str = "",
+        exact: bool = False,
+        manual: bool = False,
+        in_flight: int = 0,
+        callback: Callback | None = None,
+        timeout: float | None = 10.0,
+    ) -> Durable:
+        """Subscribe under a name: persistent messages are kept for it while nobody reads.
+
+        The node keeps a mailbox of this name until it is removed. A message comes again until it
+        is settled: by asking for the next one, by leaving the context without an error or, with
+        `manual`, by `message.settle()` only. At most `in_flight` of them are delivered and not
+        settled. A callback settles what it returns from; what it failed on stays unsettled.
+        """
+        if not name:
+            raise LocalError("bad-pattern", "a durable subscription needs a name")
+        wanted = self._wanted_of(pattern, where, exact, durable=name, in_flight=in_flight)
+        durable = Durable(wanted, self._taken, self._unsubscribe, self._send, manual)
+        durable.called = callback is not None
+        answer = await self._subscribe(durable, callback, timeout)
+        durable.waiting_at_start = answer.waiting if answer is not None else 0
+        return durable
+
+    async def replay(
+        self,
+        pattern: str = "",
+        *,
+        where: str = "",
+        exact: bool = False,
+        stream: str = "",
+        since: float = 0.0,
+        sequence: int = 0,
+        paced: bool = False,
+        callback: Callback | None = None,
+        timeout: float | None = 10.0,
+    ) -> Replay:
+        """Read a retained topic again, and then what is added to it.
+
+        It begins with what was persisted `since` then (seconds since 1970), or with a `sequence`,
+        or with the oldest message that is there. With `paced`, messages come with the same time
+        between them as when they were published.
+        """
+        since_us = int(since * 1_000_000)
+        wanted = self._wanted_of(
+            pattern,
+            where,
+            exact,
+            stream=stream,
+            from_sequence=max(sequence, 0 if since_us else 1),
+            from_time=since_us,
+            paced=paced,
+        )
+        replay = Replay(wanted, self._taken, self._unsubscribe)
+        await self._subscribe(replay, callback, timeout)
+        return replay
+
+    def _wanted_of(self, pattern: str, where: str, exact: bool, **more: Any) -> native.Subscribe:
         check_pattern(pattern)
-        await self._wait_for_link(timeout)
         self._last_subscription += 1
-        id = self._last_subscription
-        subscription = Subscription(id, pattern, where, exact, self._taken, self._unsubscribe)
-        self._subscriptions[id] = subscription
+        return native.Subscribe(self._last_subscription, pattern, where, exact, **more)
+
+    async def _subscribe(
+        self, subscription: Subscription, callback: Callback | None, timeout: float | None
+    ) -> native.Subscribed | None:
+        await self._wait_for_link(timeout)
+        self._subscriptions[subscription.id] = subscription
         try:
-            await self._ask(id, native.Subscribe(id, pattern, where, exact), timeout)
+            await self._ask(subscription.id, subscription.wanted, timeout)
         except BaseException:
-            self._subscriptions.pop(id, None)
+            self._subscriptions.pop(subscription.id, None)
             raise
         if callback is not None:
             self._spawn(self._call(subscription, callback))
-        return subscription
+        return self._subscribed.pop(subscription.id, None)
 
     def on(
         self, pattern: str = "", *, where: str = "", exact: bool = False
@@ -320,14 +450,23 @@ class Client(Upkeep):
         for subscription in list(self._subscriptions.values()):
             await subscription.unsubscribe()
 
-    async def _unsubscribe(self, subscription: Subscription) -> None:
+    def _send(self, message: native.Control) -> None:
+        """Send it, if there is a connection."""
+        if self._link is not None:
+            self._write(native.encode(message))
+
+    async def _unsubscribe(self, subscription: Subscription, remove: bool) -> None:
         id = subscription.id
+        if remove:
+            await self._wait_for_link(10.0)
         self._subscriptions.pop(id, None)
         try:
             if self._link is not None:
-                await self._ask(id, native.Unsubscribe(id), 10.0)
+                await self._ask(id, native.Unsubscribe(id, remove), 10.0)
         except WorldError:
-            pass  # the connection is gone, and the subscription with it
+            if remove:
+                raise  # it may be there still
+            # else: the connection is gone, and the subscription with it
         finally:
             subscription.end()
 
@@ -340,6 +479,8 @@ class Client(Upkeep):
             except Exception:
                 # The next message may be better; and who stops taking holds everybody up.
                 log.exception("the callback for %r failed on %r", subscription, message)
+                if isinstance(subscription, Durable):
+                    subscription.fail(message)
 
     def _spawn(self, coroutine: Any) -> None:
         assert self._loop is not None

@@ -21,11 +21,12 @@ FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
 class Batch:
     """Messages that arrived together; `waiting` subscriptions have not finished with them."""
 
-    __slots__ = ("link", "messages", "size", "waiting")
+    __slots__ = ("count", "link", "messages", "size", "waiting")
 
     def __init__(self, link: Link, messages: list[ReceivedMessage], size: int) -> None:
         self.link = link  # over which they came: only there do they count as taken
         self.messages = messages
+        self.count = len(messages)  # as they came
         self.size = size
         self.waiting = 0
 
@@ -48,6 +49,21 @@ class Settled(NamedTuple):
 
     subscription: int
     error: RegraftError | None
+    answer: native.Subscribed | None = None
+
+
+class Safe(NamedTuple):
+    """Persistent messages are safe: their sequences, as first and count, and takers of each."""
+
+    sequences: list[tuple[int, int]]
+    takers: int
+
+
+class Done(NamedTuple):
+    """A settlement is safe."""
+
+    subscription: int
+    token: int
 
 
 class Confirmed(NamedTuple):
@@ -62,6 +78,7 @@ class Refused(NamedTuple):
     ordinal: int
     messages: int
     error: RegraftError
+    sequences: list[tuple[int, int]]  # of the persistent ones among them
 
 
 class Asked(NamedTuple):
@@ -98,7 +115,18 @@ class Failed(NamedTuple):
 
 
 LinkEvent: TypeAlias = (
-    Welcomed | Arrived | Settled | Confirmed | Refused | Asked | Told | Missed | Leaving | Failed
+    Welcomed
+    | Arrived
+    | Settled
+    | Safe
+    | Done
+    | Confirmed
+    | Refused
+    | Asked
+    | Told
+    | Missed
+    | Leaving
+    | Failed
 )
 
 
@@ -128,7 +156,7 @@ class Link:
 
     def taken(self, batch: Batch) -> bytes:
         """The application is done with a batch; what to send for it, if anything."""
-        self._taken_messages += len(batch.messages)
+        self._taken_messages += batch.count
         self._taken_bytes += batch.size
         hello = self._hello
         messages = self._taken_messages + hello.credit_messages
@@ -160,8 +188,14 @@ class Link:
             case native.Welcome():
                 self._welcomed(message)
                 return Welcomed(message)
-            case native.Subscribed() | native.Unsubscribed():
+            case native.Subscribed():
+                return Settled(message.id, None, message)
+            case native.Unsubscribed():
                 return Settled(message.id, None)
+            case native.Confirmed(ordinal, count, takers):
+                return Safe(self.outbox.safe(ordinal, count), takers)
+            case native.Settled():
+                return Done(message.subscription, message.token)
             case native.Credit():
                 self._grant(message.messages, message.bytes)
             case native.Heartbeat(answer=True):
@@ -208,4 +242,6 @@ class Link:
             return Failed(error)
         if message.subscription:
             return Settled(message.subscription, error)
-        return Refused(message.ordinal, message.count or 1, error)
+        count = message.count or 1
+        sequences = self.outbox.sequences_of(message.ordinal, count) if message.ordinal else []
+        return Refused(message.ordinal, count, error, sequences)

@@ -22,6 +22,7 @@ class Options:
     reconnect_delay_max: float = 5.0  # up to this
     queue_messages: int = 131_072  # received and not yet taken by the application,
     queue_bytes: int = 8 * 1024 * 1024  # all subscriptions together
+    unconfirmed_bytes: int = 16 * 1024 * 1024  # persistent, published and not known to be safe
     when_stalled: StallPolicy = StallPolicy.DISCONNECT
     message_ids: bool = True  # give every message a random id
     timestamps: bool = True  # and the time it was sent
@@ -30,7 +31,7 @@ class Options:
         for name in ("connect_timeout", "reconnect_delay", "reconnect_delay_max"):
             if not getattr(self, name) > 0:
                 raise LocalError("bad-configuration", f"{name} must be above 0")
-        for name in ("queue_messages", "queue_bytes"):
+        for name in ("queue_messages", "queue_bytes", "unconfirmed_bytes"):
             if getattr(self, name) < 1:
                 raise LocalError("bad-configuration", f"{name} must be 1 or more")
         if self.heartbeat < 0:

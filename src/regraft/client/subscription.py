@@ -11,6 +11,7 @@ from regraft.client.link import Batch
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.selector import Selector
+from regraft.wire import native
 
 
 class Subscription:
@@ -22,17 +23,15 @@ class Subscription:
 
     def __init__(
         self,
-        id: int,
-        pattern: str,
-        where: str,
-        exact: bool,
+        wanted: native.Subscribe,
         taken: Callable[[Batch], None],
-        unsubscribe: Callable[[Subscription], Awaitable[None]],
+        unsubscribe: Callable[[Subscription, bool], Awaitable[None]],
     ) -> None:
-        self.id = id
-        self.pattern = pattern
-        self.where = where
-        self.exact = exact
+        self.wanted = wanted
+        self.id = wanted.id
+        self.pattern = wanted.pattern
+        self.where = wanted.selector
+        self.exact = wanted.exact
         self._taken = taken
         self._unsubscribe = unsubscribe
         self._ready: deque[ReceivedMessage] = deque()
@@ -109,7 +108,12 @@ class Subscription:
     async def unsubscribe(self) -> None:
         """End it. What has arrived can still be taken; then iterating over it ends."""
         if not self._ended:
-            await self._unsubscribe(self)
+            await self._unsubscribe(self, False)
+
+    @property
+    def question(self) -> native.Subscribe:
+        """What to ask a node for, now."""
+        return self.wanted
 
     async def __aenter__(self) -> Subscription:
         return self

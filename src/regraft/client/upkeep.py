@@ -17,23 +17,27 @@ from typing import Any
 
 from regraft import __version__
 from regraft.client.address import Address, resolve
+from regraft.client.durable import Durable, Replay
 from regraft.client.link import (
     Arrived,
     Asked,
     Batch,
     Confirmed,
+    Done,
     Failed,
     Leaving,
     Link,
     LinkEvent,
     Missed,
     Refused,
+    Safe,
     Settled,
     Told,
     Welcomed,
 )
 from regraft.client.options import Options
 from regraft.client.subscription import Subscription
+from regraft.client.unconfirmed import Unconfirmed
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.outbox import Outbox
 from regraft.wire import native
@@ -122,7 +126,10 @@ class Upkeep:
         self._barriers: dict[int, asyncio.Future[None]] = {}
         self._questions: dict[str, deque[asyncio.Future[bytes]]] = {}
         self._barrier_due = False
+        self._unconfirmed = Unconfirmed()
+        self._subscribed: dict[int, native.Subscribed] = {}
         self._welcome: native.Welcome | None = None
+        self._journal = b""  # of the node that sequences were last heard of from
         self._opening: asyncio.Future[None] | None = None
         self._break: asyncio.Future[RegraftError] | None = None
         self._heard = 0.0
@@ -177,18 +184,30 @@ class Upkeep:
         if link is None:
             return
         if link.outbox.used:
-            self._write(link.outbox.take())
+            self._transmit(self._gathered(link))
         if self._barrier_due:
             self._barrier_due = False
             self._write(link.barrier())
 
     def _write(self, data: bytes) -> None:
+        """Write this behind what has been gathered."""
+        link = self._link
         if self._transport is not None and data:
+            if link is not None and link.outbox.used:
+                data = self._gathered(link) + data
+            self._transmit(data)
+
+    def _gathered(self, link: Link) -> bytes:
+        """What is in the outbox, which is empty afterwards; what is persistent is kept."""
+        data = link.outbox.take()
+        if link.outbox.sequence > self._unconfirmed.last:
+            self._unconfirmed.written(data, link.outbox.sequence)
+        return data
+
+    def _transmit(self, data: bytes) -> None:
+        if self._transport is not None:
             assert self._loop is not None
             self._spoke = self._loop.time()
-            link = self._link
-            if link is not None and link.outbox.used:  # keep the order
-                data = link.outbox.take() + data
             self._transport.write(data)
 
     async def _wait_for_room(self, timeout: float | None) -> Link:
@@ -197,7 +216,7 @@ class Upkeep:
             raise LocalError("closed", "this client is not open yet; await client.open()")
         try:
             async with asyncio.timeout(timeout):
-                while self._link is None or not self._link.outbox.has_room or not self._writable:
+                while self._link is None or not self._has_room(self._link):
                     self._room.clear()
                     self._flush()
                     await self._room.wait()
@@ -205,10 +224,20 @@ class Upkeep:
         except TimeoutError:
             if self._link is None:
                 text = f"no connection within {timeout} s: {self._where()}"
+            elif self._unconfirmed.size >= self.options.unconfirmed_bytes:
+                text = f"the node confirmed too little within {timeout} s (unconfirmed_bytes)"
             else:
                 text = f"the node gave no credit within {timeout} s: a subscriber is slow"
             raise WorldError("timed-out", text) from None
         return self._link
+
+    def _has_room(self, link: Link) -> bool:
+        """Whether a message may be put into the outbox now."""
+        return (
+            link.outbox.has_room
+            and self._writable
+            and self._unconfirmed.size < self.options.unconfirmed_bytes
+        )
 
     def _taken(self, batch: Batch) -> None:
         """The application is done with some messages: the node may send more."""
@@ -281,13 +310,43 @@ class Upkeep:
         self._transport = transport
         self._link = link
         self._outbox = link.outbox
+        link.inbox.settler = self._settle_message
         self._heard = self._spoke = self._loop.time()
+        self._meet_journal()
         for subscription in self._subscriptions.values():
-            question = native.Subscribe(
-                subscription.id, subscription.pattern, subscription.where, subscription.exact
-            )
-            self._write(native.encode(question))
+            if isinstance(subscription, Durable):
+                subscription.reconnected()
+            self._write(native.encode(subscription.question))
+        self._publish_again(link)
         self._make_room()
+
+    def _meet_journal(self) -> None:
+        """In another journal, sequences that were heard of before mean nothing."""
+        journal = self._welcome.journal if self._welcome is not None else b""
+        if self._journal and journal != self._journal:
+            for subscription in self._subscriptions.values():
+                if isinstance(subscription, Durable | Replay):
+                    subscription.forget_sequences()
+        self._journal = journal
+
+    def _publish_again(self, link: Link) -> None:
+        """Send again what no node has confirmed; one that has it already will say so."""
+        unconfirmed = self._unconfirmed
+        if self._welcome is not None:
+            unconfirmed.begin(self._welcome.sequence)
+        for frame, sequence in unconfirmed.again():
+            link.outbox.put_again(frame, sequence)
+        link.outbox.sequence = unconfirmed.last
+        if link.outbox.used:
+            data = link.outbox.take()
+            unconfirmed.written(data, unconfirmed.last)
+            self._transmit(data)
+
+    def _settle_message(self, subscriptions: tuple[int, ...], sequence: int) -> None:
+        for id in subscriptions:
+            subscription = self._subscriptions.get(id)
+            if isinstance(subscription, Durable):
+                subscription.settle_sequence(sequence)
 
     async def _keep(self) -> None:
         """Keep a connection: heartbeats while there is one, attempts while there is none."""
@@ -348,6 +407,8 @@ class Upkeep:
     def _forget_link(self, error: RegraftError) -> int:
         """The connection is gone; the number of messages whose fate is not known."""
         link, self._link, self._outbox = self._link, None, None
+        if link is not None and link.outbox.used:
+            self._gathered(link)  # what was not even written has to be sent again, too
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()  # after what was written, if it still can be
@@ -373,6 +434,7 @@ class Upkeep:
             self._failure = error
         for subscription in self._subscriptions.values():
             subscription.end(None if self._closing else error)
+        self._unconfirmed.fail(error)
         self._room.set()
 
     def _check_usable(self) -> None:
@@ -400,7 +462,7 @@ class Upkeep:
             if self._transport is not None:
                 self._transport.abort()
             return
-        if link.outbox.has_room:
+        if self._has_room(link):
             self._make_room()
 
     def _arrived(self, event: Arrived) -> None:
@@ -422,8 +484,15 @@ class Upkeep:
                 self._welcome = welcome
                 if self._opening is not None and not self._opening.done():
                     self._opening.set_result(None)
-            case Settled(id, error):
-                self._settled(id, error)
+            case Safe(sequences, takers):
+                for first, count in sequences:
+                    self._unconfirmed.confirmed(first, count, takers)
+            case Done(id, token):
+                durable = self._subscriptions.get(id)
+                if isinstance(durable, Durable):
+                    durable.done(token)
+            case Settled(id, error, answer):
+                self._settled(id, error, answer)
             case Confirmed(ordinal):
                 for waiting in (self._confirmations, self._barriers):
                     for key in [key for key in waiting if key <= ordinal]:
@@ -445,12 +514,27 @@ class Upkeep:
             case Failed(error):
                 self._broken(error)
 
-    def _settled(self, id: int, error: RegraftError | None) -> None:
+    def _settled(
+        self, id: int, error: RegraftError | None, answer: native.Subscribed | None
+    ) -> None:
         future = self._answers.get(id)
+        subscription = self._subscriptions.get(id)
+        if answer is not None and subscription is None:
+            return  # it was asked for again at a reconnection, and is not wanted any more
+        durable = subscription if isinstance(subscription, Durable) else None
+        if durable is not None and answer is not None:
+            durable.stands = True
         if future is not None:
+            if answer is not None:
+                self._subscribed[id] = answer
             _resolve(future, error)
-        elif error is not None and id in self._subscriptions:
-            self._subscriptions.pop(id).end(error)  # refused when it was repeated
+        elif error is None:
+            return
+        elif durable is not None and durable.stands and error.code.name == "limit-exceeded":
+            durable.refused(error)
+        elif subscription is not None:
+            # Refused when it was repeated; or it cannot go on.
+            self._subscriptions.pop(id).end(error)
 
     def _refused(self, event: Refused) -> None:
         told = False
@@ -461,6 +545,8 @@ class Upkeep:
         ]:
             _resolve(self._confirmations.pop(ordinal), event.error)
             told = True
+        for first, count in event.sequences:
+            told = self._unconfirmed.refused(first, count, event.error) or told
         _tell(self._on_refused, event.error, event.messages)
         if not told and not self._on_refused:
             log.warning("%d messages were refused: %s", event.messages, event.error)

@@ -1,11 +1,14 @@
-"""What the commands share: where to connect, how values are written, how to run to the end."""
+"""What the commands share: where to connect, how values and times are written, how to run."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import re
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -14,6 +17,7 @@ from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.message import Timestamp, Value
 
 F = TypeVar("F", bound=Callable[..., Any])
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def url_option(function: F) -> F:
@@ -57,6 +61,45 @@ def parse_value(text: str) -> Value:
     return text
 
 
+class Place(NamedTuple):
+    """Where in a stream: a moment (µs since 1970 UTC), or a sequence; 0 is what was not given."""
+
+    time_us: int = 0
+    sequence: int = 0
+
+
+def parse_place(text: str) -> Place:
+    """`start`, `#SEQUENCE`, an age as in `-90m`, or a date or moment, local unless it says so."""
+    if text == "start":
+        return Place(sequence=1)
+    if number := re.fullmatch(r"#(\d{1,18})", text):
+        return Place(sequence=max(1, int(number[1])))
+    if age := re.fullmatch(r"-(\d{1,9}(?:\.\d{1,6})?)([smhdw])", text):
+        return Place(max(1, int((time.time() - float(age[1]) * SECONDS[age[2]]) * 1_000_000)))
+    try:
+        moment = datetime.fromisoformat(text)
+        return Place(max(1, int(moment.timestamp() * 1_000_000)))
+    except (ValueError, OverflowError, OSError):
+        raise LocalError(
+            "bad-message",
+            f"{text!r} is no place: write start, #SEQUENCE, an age as -90m (s, m, h, d, w), "
+            "or a moment as 2026-11-15T10:00",
+        ) from None
+
+
+def describe_time(time_us: int) -> str:
+    """A moment as the log writes it."""
+    if not time_us:
+        return ""
+    moment = datetime.fromtimestamp(time_us / 1_000_000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def counted(number: int, noun: str, more: str = "") -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number:,} {noun if number == 1 else more or noun + 's'}"
+
+
 def describe_value(value: Value) -> str:
     """A value as one would write it."""
     if isinstance(value, bool):
@@ -80,6 +123,8 @@ def as_text(message: ReceivedMessage) -> str:
     if message.attributes:
         pairs = [f"{name}={describe_value(value)}" for name, value in message.attributes.items()]
         parts.append(click.style(" ".join(pairs), dim=True))
+    if message.redelivered:
+        parts.append(click.style("(may have come before)", dim=True))
     return "  ".join(parts)
 
 
@@ -103,4 +148,28 @@ def as_json(message: ReceivedMessage) -> dict[str, Any]:
             out[name] = value
     if whole.priority != 4:
         out["priority"] = whole.priority
+    if message.sequence:
+        out["sequence"] = message.sequence
+    if message.redelivered:
+        out["redelivered"] = True
     return out
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows as lines, with a line of names above them."""
+    columns = list({name: None for row in rows for name in row})
+    cells = [columns, *([spelled(row.get(name, "")) for name in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+
+
+def spelled(value: Any) -> str:
+    """A value as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)

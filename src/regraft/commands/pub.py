@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from regraft.client import connect
-from regraft.commands.common import parse_settings, run, url_option
-from regraft.errors import LocalError
+from regraft.client import Client, connect
+from regraft.commands.common import counted, parse_settings, run, url_option
+from regraft.errors import LocalError, RegraftError, WorldError
 
 
 @click.command()
@@ -34,6 +34,9 @@ from regraft.errors import LocalError
 )
 @click.option("-l", "--lines", is_flag=True, help="Every line of the input is a message.")
 @click.option("-n", "--count", type=click.IntRange(1), default=1, help="Publish it so many times.")
+@click.option(
+    "--persistent", is_flag=True, help="It must not be lost: wait until it is safe on disk."
+)
 @click.option("--content-type", metavar="TYPE", help="Media type of the body.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9; 4 if not given.")
 @click.option(
@@ -53,6 +56,7 @@ from regraft.errors import LocalError
     help="Give up after S seconds.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Say how many take it, if it is persistent.")
 @url_option
 def pub(
     topic: str,
@@ -61,8 +65,10 @@ def pub(
     file: Path | None,
     lines: bool,
     count: int,
+    persistent: bool,
     timeout: float,
     quiet: bool,
+    verbose: bool,
     url: str | None,
     **headers: Any,
 ) -> None:
@@ -74,35 +80,76 @@ def pub(
     A file, and every line of a program's output:
         regraft pub backups/db --file dump.sql
         tail -f app.log | regraft pub logs/app --lines
+    An order that must not be lost:
+        regraft pub orders/eu '{"item": 7}' --persistent
 
-    It returns once the node has taken all of it.
+    It returns once the node has taken all of it; with --persistent, once all
+    of it is on disk for everybody who subscribed durably. If the node refuses
+    some of it, the exit code is 1.
     """
     bodies = _bodies(body, file, lines, count)
     attributes = parse_settings(settings)
     given = {name: value for name, value in headers.items() if value is not None}
     ttl = given.pop("ttl", None)
 
+    options = {"attributes": attributes, "ttl": ttl, "persistent": persistent, **given}
+
     async def publish() -> int:
-        published = 0
         refused: list[str] = []
         async with await connect(url, connect_timeout=min(5.0, timeout)) as client:
             client.on_refused(lambda error, messages: refused.append(error.text))
-            # Input may take its time: meanwhile what was read goes out, and heartbeats too.
-            while (one := await asyncio.to_thread(next, bodies, None)) is not None:
-                await client.publish(
-                    topic, one, attributes=attributes, timeout=timeout, ttl=ttl, **given
+            try:
+                published, takers = await _publish(
+                    client, topic, bodies, timeout, confirm=persistent and not lines, **options
                 )
-                published += 1
-            await client.flush(timeout)
+            except RegraftError as error:
+                if not refused and persistent and error.code.name == "timed-out":
+                    refused.append(f"{error.text.partition(';')[0]}: it may be stored, or not")
+                elif not refused:
+                    raise
         if refused:
             click.echo(f"regraft: {refused[0]}", err=True)
             return 1
-        if not quiet and sys.stderr.isatty():
-            noun = "message" if published == 1 else "messages"
-            click.echo(f"published {published} {noun} to {topic}", err=True)
+        if verbose or (not quiet and sys.stderr.isatty()):
+            click.echo(_report(topic, published, takers if verbose else None), err=True)
         return 0
 
     sys.exit(run(publish()))
+
+
+async def _publish(
+    client: Client, topic: str, bodies: Iterator[bytes], timeout: float, confirm: bool, **more: Any
+) -> tuple[int, int | None]:
+    """Publish all of it, and wait until the node has it; how many, and takers if that is known.
+
+    With `confirm` the last one is confirmed, which asks to know whether there is another one.
+    """
+    published = 0
+    takers: int | None = None
+    # Input may take its time: meanwhile what was read goes out, and heartbeats too.
+    body = await asyncio.to_thread(next, bodies, None)
+    while body is not None:
+        following = await asyncio.to_thread(next, bodies, None) if confirm else None
+        last = confirm and following is None
+        takers = await client.publish(topic, body, timeout=timeout, confirm=last, **more)
+        published += 1
+        body = following if confirm else await asyncio.to_thread(next, bodies, None)
+    while True:
+        try:
+            await client.flush(timeout)
+            return published, takers if confirm else None
+        except WorldError as error:
+            # What is persistent is sent again over the next connection.
+            if error.code.name != "connection-lost" or not more["persistent"]:
+                raise
+
+
+def _report(topic: str, published: int, takers: int | None) -> str:
+    text = f"published {counted(published, 'message')} to {topic}"
+    if takers is None:
+        return text
+    each = "" if published == 1 else ", the last one"
+    return f"{text}{each}, taken by {takers}" if takers else f"{text}{each}, taken by nobody"
 
 
 def _bodies(body: str | None, file: Path | None, lines: bool, count: int) -> Iterator[bytes]:

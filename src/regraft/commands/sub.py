@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import NamedTuple
 
 import click
 
-from regraft.client import Subscription, connect
-from regraft.commands.common import as_json, as_text, run, url_option
-from regraft.errors import WorldError
+from regraft.client import Client, Durable, Subscription, connect
+from regraft.commands.common import Place, as_json, as_text, counted, parse_place, run, url_option
+from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
+
+
+class Wanted(NamedTuple):
+    """What is subscribed to, and how."""
+
+    pattern: str
+    where: str
+    exact: bool
+    durable: str
+    start: Place | None
+    stream: str
+    pace: bool
+    in_flight: int  # of a durable subscription; 0: as the node likes
 
 
 @click.command()
 @click.argument("pattern", default="#")
 @click.option("-w", "--where", default="", metavar="SELECTOR", help="Only what a selector allows.")
-@click.option("-n", "--count", type=click.IntRange(1), help="End after this many messages.")
+@click.option("-n", "--count", type=click.IntRange(0), help="End after this many messages.")
 @click.option(
     "-t",
     "--timeout",
@@ -25,6 +39,25 @@ from regraft.kernels.inbox import ReceivedMessage
     help="Fail after S s without a message.",
 )
 @click.option("--exact", is_flag=True, help="Not what is below the topic.")
+@click.option(
+    "--durable",
+    default="",
+    metavar="NAME",
+    help="Subscribe under this name: what is persistent is kept for it from now on, until it "
+    "is printed.",
+)
+@click.option(
+    "--remove", is_flag=True, help="End the durable subscription for good; print nothing."
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="WHEN",
+    help="Read a retained topic again, from start, #SEQUENCE, -90m (s, m, h, d, w) or "
+    "2026-11-15T10:00 on.",
+)
+@click.option("--stream", default="", metavar="NAME", help="With --from: the name of the stream.")
+@click.option("--pace", is_flag=True, help="With --from: as slowly as it was published.")
 @click.option("--json", "form", flag_value="json", help="One JSON object per line.")
 @click.option("--body", "form", flag_value="body", help="Only the bodies, one per line.")
 @click.option("--raw", "form", flag_value="raw", help="Only the bodies, with nothing between.")
@@ -35,6 +68,11 @@ def sub(
     count: int | None,
     timeout: float | None,
     exact: bool,
+    durable: str,
+    remove: bool,
+    start: str | None,
+    stream: str,
+    pace: bool,
     form: str | None,
     url: str | None,
 ) -> None:
@@ -47,36 +85,74 @@ def sub(
         regraft sub news/eu --count 1 --timeout 5 --json
     In every city, one level deep:
         regraft sub 'weather/+'
+    All orders, also those published while nobody was listening:
+        regraft sub orders --durable billing
+    From now on keep them for it, and read them later:
+        regraft sub orders --durable billing --count 0
+    What was published in the last hour, and what follows:
+        regraft sub orders --from -1h
 
     '+' stands for one level of a topic, '#' for the rest. A topic without
     wildcards includes what is below it, unless --exact is given.
     """
-    sys.exit(run(_sub(pattern, where, count, timeout, exact, form or "text", url)))
+    if durable and start is not None:
+        raise click.UsageError("--durable goes on where it was; it does not go with --from")
+    if remove and not durable:
+        raise click.UsageError("--remove needs --durable: which subscription should end?")
+    if (pace or stream) and start is None:
+        raise click.UsageError("--pace and --stream go with --from")
+    place = parse_place(start) if start is not None else None
+    # What is not going to be printed is not fetched: it would count as delivered.
+    in_flight = 0 if count is None else max(count, 1)
+    wanted = Wanted(pattern, where, exact, durable, place, stream, pace, in_flight)
+    if remove:
+        sys.exit(run(_remove(wanted, url)))
+    sys.exit(run(_sub(wanted, count, timeout, form or "text", url)))
 
 
 async def _sub(
-    pattern: str,
-    where: str,
-    count: int | None,
-    timeout: float | None,
-    exact: bool,
-    form: str,
-    url: str | None,
+    wanted: Wanted, count: int | None, timeout: float | None, form: str, url: str | None
 ) -> int:
-    async with await connect(url) as client:
-        subscription = await client.subscribe(pattern, where=where, exact=exact)
-        if sys.stderr.isatty():
-            click.echo(f"subscribed to {pattern!r} at {client.node_name}; Ctrl-C ends it", err=True)
-        client.on_missed(
-            lambda messages, reason: click.echo(
-                f"regraft: {messages} messages were dropped: {reason}", err=True
-            )
+    async with await connect(url) as client, await _subscribe(client, wanted) as subscription:
+        _announce(client, wanted, subscription)
+        return await _print(subscription, count, timeout, form)  # what is printed is settled
+
+
+async def _subscribe(client: Client, wanted: Wanted) -> Subscription:
+    pattern, where, exact = wanted.pattern, wanted.where, wanted.exact
+    if wanted.durable:
+        return await client.subscribe_durably(
+            wanted.durable, pattern, where=where, exact=exact, in_flight=wanted.in_flight
         )
-        client.on_disconnect(
-            lambda loss: click.echo(f"regraft: disconnected: {loss.error.text}", err=True)
+    if wanted.start is not None:
+        return await client.replay(
+            pattern,
+            where=where,
+            exact=exact,
+            stream=wanted.stream,
+            since=wanted.start.time_us / 1_000_000,
+            sequence=wanted.start.sequence,
+            paced=wanted.pace,
         )
-        client.on_reconnect(lambda: click.echo("regraft: connected again", err=True))
-        return await _print(subscription, count, timeout, form)
+    return await client.subscribe(pattern, where=where, exact=exact)
+
+
+def _announce(client: Client, wanted: Wanted, subscription: Subscription) -> None:
+    if sys.stderr.isatty():
+        waiting = ""
+        if isinstance(subscription, Durable):
+            waiting = f", {counted(subscription.waiting_at_start, 'message')} waiting"
+        text = f"subscribed to {wanted.pattern!r} at {client.node_name}{waiting}; Ctrl-C ends it"
+        click.echo(text, err=True)
+    client.on_missed(
+        lambda messages, reason: click.echo(
+            f"regraft: {messages} messages were dropped: {reason}", err=True
+        )
+    )
+    client.on_disconnect(
+        lambda loss: click.echo(f"regraft: disconnected: {loss.error.text}", err=True)
+    )
+    client.on_reconnect(lambda: click.echo("regraft: connected again", err=True))
 
 
 async def _print(
@@ -105,3 +181,41 @@ def _show(message: ReceivedMessage, form: str) -> None:
     else:
         out.buffer.write(message.content + (b"\n" if form == "body" else b""))
     out.flush()
+
+
+# -------------------------------------------------------------------------------- removal
+
+
+async def _remove(wanted: Wanted, url: str | None) -> int:
+    """End a mailbox. Its pattern and selector need not be given: the node knows them."""
+    name = wanted.durable
+    async with await connect(url) as client:
+        answer = await client.inspect("journal")
+        rows = [row for row in answer.get("rows", []) if row["kind"] == "mailbox"]
+        found = [row for row in rows if row["name"] == name]
+        if not found and answer.get("shown", 0) >= answer.get("total", 0):
+            known = ", ".join(sorted(str(row["name"]) for row in rows)) or "none"
+            raise LocalError("unknown-stream", f"there is no mailbox {name!r}; there are: {known}")
+        durable = await _attach(client, wanted, found[0] if found else {})
+        waiting = durable.waiting_at_start
+        await durable.remove()
+    click.echo(f"removed {name}, with {counted(waiting, 'message')} that waited in it", err=True)
+    return 0
+
+
+async def _attach(client: Client, wanted: Wanted, row: dict[str, object]) -> Durable:
+    """Subscribe to a mailbox as it was made, as far as the node tells how that was."""
+    tries = [(wanted.pattern, wanted.where, wanted.exact)]
+    if row:
+        pattern, where = str(row["pattern"]), str(row["where"])
+        exact = row.get("exact")
+        patterns = [pattern] if pattern != "#" else ["#", ""]
+        exacts = [False, True] if exact is None else [bool(exact)]
+        tries = [(one, where, way) for one in patterns for way in exacts]
+    for number, (pattern, where, way) in enumerate(tries, 1):
+        try:
+            return await client.subscribe_durably(wanted.durable, pattern, where=where, exact=way)
+        except RegraftError as error:
+            if error.code.name != "mailbox-differs" or number == len(tries):
+                raise
+    raise AssertionError("there is one way at least")

@@ -1,4 +1,5 @@
 cimport cython
+from libc.stdint cimport int64_t
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, u32
@@ -21,6 +22,9 @@ cdef class ReceivedMessage:
     cdef Py_ssize_t body_at
     cdef Py_ssize_t body_end
     cdef readonly tuple subscriptions
+    cdef readonly int64_t sequence
+    cdef readonly int attempts
+    cdef object settler
     cdef object whole
 
 @cython.final
@@ -32,6 +36,9 @@ cdef class Inbox:
     cdef Scan scan
     cdef bytes topic
     cdef str topic_text
+    cdef public object settler
+    cdef int64_t sequence
+    cdef int attempts
     cdef readonly long long left
     cdef tuple subscriptions
     cdef readonly long long messages
@@ -42,5 +49,8 @@ cdef class Inbox:
     cpdef list feed(self, bytes data)
     cdef void check_size(self, Py_ssize_t size) except *
     cdef void open_run(self, bytes payload) except *
+    @cython.locals(n=Py_ssize_t, at=Py_ssize_t, value=int64_t, septet=int64_t, shift=cython.int,
+                   attempts=cython.int, count=int64_t)
+    cdef bint open_sequenced(self, bytes payload) except -1
     @cython.locals(scan=Scan, fault=cython.int, start=Py_ssize_t, message=ReceivedMessage)
     cdef ReceivedMessage message(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)

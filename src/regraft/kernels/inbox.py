@@ -36,7 +36,10 @@ if not cython.compiled:
 
 
 class ReceivedMessage:
-    """A message as it was received. `subscriptions` are the ids of those that it matched."""
+    """A message as it was received. `subscriptions` are the ids of those that it matched.
+
+    `sequence` is its place in the mailbox or the stream that it came from, or 0.
+    """
 
     def __init__(self, envelope: bytes) -> None:
         scan = Scan()
@@ -48,7 +51,23 @@ class ReceivedMessage:
         self.body_at = scan.body_at
         self.body_end = scan.body_end
         self.subscriptions: tuple[int, ...] = ()
+        self.sequence = 0
+        self.attempts = 0
+        self.settler: Any = None
         self.whole: Message | None = None
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it may have been delivered before."""
+        return self.attempts > 0
+
+    def settle(self) -> None:
+        """Say that it is done with: it is not delivered again.
+
+        Only a durable subscription wants to know that; for others it does nothing.
+        """
+        if self.settler is not None:
+            self.settler(self.subscriptions, self.sequence)
 
     @property
     def body(self) -> bytes:
@@ -126,11 +145,13 @@ class ReceivedMessage:
 class Inbox:
     """Takes what a node sends, cut anywhere.
 
-    `transfer` decodes the payload of a TRANSFER frame to its count and subscriptions.
+    `transfer` decodes the payload of a TRANSFER frame: count, subscriptions, sequence, attempts.
     """
 
     def __init__(
-        self, frame_bytes_max: int, transfer: Callable[[bytes], tuple[int, tuple[int, ...]]]
+        self,
+        frame_bytes_max: int,
+        transfer: Callable[[bytes], tuple[int, tuple[int, ...], int, int]],
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.transfer = transfer
@@ -139,6 +160,9 @@ class Inbox:
         self.scan = Scan()
         self.topic = b""
         self.topic_text = ""
+        self.settler: Any = None  # given to messages that have a sequence
+        self.sequence = 0  # of the next message of the run, or 0
+        self.attempts = 0
         self.left = 0  # messages of the run that are still to come
         self.subscriptions: tuple[int, ...] = ()
         self.messages = 0
@@ -191,18 +215,62 @@ class Inbox:
 
     def open_run(self, payload: bytes) -> None:
         """A transfer header: how many messages follow, and for which subscriptions."""
+        self.sequence = 0
+        self.attempts = 0
+        if self.open_sequenced(payload):
+            return
         subscriptions = self.known.get(payload[5:])
         if subscriptions is not None and payload[0] == 0x0D:
             self.left = int.from_bytes(payload[1:5], "little")
         else:
-            self.left, subscriptions = self.transfer(payload)
+            self.left, subscriptions, self.sequence, self.attempts = self.transfer(payload)
             if payload[:1] == b"\x0d":
                 if len(self.known) >= 4096:
                     self.known.clear()
-                self.known[payload[5:]] = subscriptions
+                if self.sequence == 0:
+                    self.known[payload[5:]] = subscriptions
+                elif len(payload) > 7 and payload[5] == 0x12:
+                    self.known[payload[5 : 7 + payload[6]]] = subscriptions
         if self.left == 0:
             raise PeerError("protocol-violation", "a transfer header announces no message")
         self.subscriptions = subscriptions
+
+    def open_sequenced(self, payload: bytes) -> bool:
+        """The header of a run that has a sequence, in the form in which nodes write it.
+
+        Each is another one, so that what is known of whole headers does not help.
+        """
+        n = len(payload)
+        if n < 10 or payload[0] != 0x0D or payload[5] != 0x12 or payload[6] > 0x7F:
+            return False
+        at = 7 + payload[6]
+        if at >= n or payload[at] != 0x28:
+            return False
+        subscriptions = self.known.get(payload[5:at])
+        if subscriptions is None:
+            return False
+        at += 1
+        value = 0
+        shift = 0
+        while at < n and shift < 63:
+            septet = payload[at] & 0x7F
+            value |= septet << shift
+            shift += 7
+            at += 1
+            if payload[at - 1] <= 0x7F:
+                break
+        attempts = 0
+        if at + 2 == n and payload[at] == 0x30 and payload[at + 1] <= 0x7F:
+            attempts = payload[at + 1]
+            at += 2
+        count = int.from_bytes(payload[1:5], "little")
+        if at != n or count == 0:
+            return False
+        self.left = count
+        self.subscriptions = subscriptions
+        self.sequence = value
+        self.attempts = attempts
+        return True
 
     def message(self, p: Any, pos: int, end: int) -> ReceivedMessage:
         """Make an object of a message frame."""
@@ -222,8 +290,15 @@ class Inbox:
         message.body_at = scan.body_at - start
         message.body_end = scan.body_end - start
         message.subscriptions = self.subscriptions
+        message.sequence = self.sequence
+        message.attempts = self.attempts
+        message.settler = None
+        if self.sequence:
+            message.settler = self.settler
+            self.sequence += 1
         message.whole = None
-        untrack(message)  # it can be in no cycle, and there are millions of them
+        if message.settler is None:
+            untrack(message)  # it can be in no cycle, and there are millions of them
         self.left -= 1
         self.messages += 1
         self.size += end - pos

@@ -4,8 +4,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
+from regraft.kernels.keeper cimport Keeper
 from regraft.kernels.outlet cimport Outlet, Route, is_topic
 from regraft.kernels.takers cimport Choice
+from regraft.kernels.windows cimport Window
 from regraft.kernels.frame cimport HEADER, MESSAGE, bytes_p, cut, put_header, u32, writable
 
 cdef enum:
@@ -28,6 +30,8 @@ cdef class Source:
     cdef bytes topic
     cdef Route route
     cdef public list refusals
+    cdef public int64_t publisher
+    cdef public Window window
 
 @cython.final
 cdef class Lane:
@@ -35,6 +39,8 @@ cdef class Lane:
     cdef readonly Py_ssize_t control_bytes_max
     cdef readonly Py_ssize_t topics_max
     cdef object resolve
+    cdef public object introduce
+    cdef public Keeper keeper
     cdef public long long generation
     cdef list dirty
     cdef Scan scan
@@ -50,6 +56,7 @@ cdef class Lane:
     cdef Py_ssize_t run_end
     cdef Py_ssize_t run_count
     cdef int64_t run_expiration
+    cdef int64_t run_ordinal
     cdef readonly long long messages
     cdef readonly long long size
     cdef readonly long long deliveries
@@ -65,9 +72,13 @@ cdef class Lane:
     cdef void wrong(self, int fault, Py_ssize_t detail) noexcept
     @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice)
     cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
+    @cython.locals(keeper=Keeper, kept=Route, scan=Scan, verdict=cython.int, refusal=cython.int)
+    cdef Route persistent(self, Source source, Route route, object view, bytes_p p, int64_t now_us)
+    @cython.locals(keeper=Keeper)
+    cdef void note(self, Source source, bint known) except *
     @cython.locals(route=Route)
     cdef Route look_up(self, Source source, bytes topic)
     cdef void refuse(self, Source source, int code) except *
-    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet, ids=bytes)
-    cdef void emit(self, object view, bytes_p p) except *
+    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet, ids=bytes, keeper=Keeper)
+    cdef void emit(self, Source source, object view, bytes_p p, int64_t now_us) except *
     cpdef list take_dirty(self)

@@ -28,8 +28,10 @@ if not cython.compiled:
     from regraft.kernels.checksum import crc32c_at, pointer_to
     from regraft.kernels.envelope import Scan
     from regraft.kernels.frame import HEADER, MESSAGE, cut, put_header, u32, writable
+    from regraft.kernels.keeper import Keeper
     from regraft.kernels.outlet import Outlet, Route, is_topic
     from regraft.kernels.takers import Choice
+    from regraft.kernels.windows import Window
 
     STOP_END = 0
     STOP_CONTROL = 1
@@ -48,7 +50,11 @@ FAULT = 2  # the bytes are wrong: fault, and fault_detail (a size, or a fault of
 # What is wrong.
 BAD_CHECK, BAD_CHECKSUM, TOO_SHORT, TOO_LARGE, BAD_ENVELOPE, BAD_FLAGS = 1, 2, 3, 4, 5, 6
 
-NOT_SUPPORTED = 27  # as in regraft.errors: what the control lane would have to do
+# As in regraft.errors:
+NOT_SUPPORTED = 27  # what the control lane would have to do
+SEQUENCE_TOO_OLD = 28
+MAILBOX_FULL = 32
+JOURNAL_FAILED = 54
 
 
 class Source:
@@ -63,6 +69,8 @@ class Source:
         self.topic = b""
         self.route: Route | None = None
         self.refusals: list[tuple[int, int, int]] = []  # ordinal, count, code
+        self.publisher = 0  # its number in the journal, once it published something persistent
+        self.window: Window | None = None
 
 
 class Lane:
@@ -74,11 +82,14 @@ class Lane:
         control_bytes_max: int,
         topics_max: int,
         resolve: Callable[[Source, bytes], Route],
+        introduce: Callable[[Source], None] | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.control_bytes_max = control_bytes_max
         self.topics_max = topics_max
         self.resolve = resolve
+        self.introduce = introduce  # asked to give a source its publisher and window
+        self.keeper: Keeper | None = None  # without one nothing persistent is taken
         self.generation = 0  # grows when routes change
         self.dirty: list[Outlet] = []
         self.scan = Scan()
@@ -96,6 +107,7 @@ class Lane:
         self.run_end = 0
         self.run_count = 0
         self.run_expiration = 0
+        self.run_ordinal = 0  # of its last message
         self.messages = 0
         self.size = 0
         self.deliveries = 0
@@ -138,10 +150,10 @@ class Lane:
                 break
             source.messages += 1
             source.size += end - pos
-            self.scan.special |= flags
+            self.scan.special |= flags << 2
             self.message(source, view, p, pos, end, now_us)
             pos = end
-        self.emit(view, p)
+        self.emit(source, view, p, now_us)
         return pos
 
     def check_head(self, p: Any, pos: int, head: int) -> bool:
@@ -186,21 +198,72 @@ class Lane:
             source.route = route
         if scan.expiration and scan.expiration <= now_us:
             self.expired += 1
+            if scan.special:
+                self.emit(source, view, p, now_us)
+                self.note(source, False)
             return
-        if route.refusal or scan.special:
+        if route.refusal or scan.special > 1:
             self.refuse(source, route.refusal or NOT_SUPPORTED)
             return
         if route.choice is not None:
             choice: Choice = route.choice
             route = choice.decide(scan, p, pos + HEADER, end)
+        if scan.special:
+            route = self.persistent(source, route, view, p, now_us)
+            if route is None:
+                return
         if route is not self.run_route or pos != self.run_end:
-            self.emit(view, p)
+            self.emit(source, view, p, now_us)
             self.run_route = route
             self.run_start = pos
         self.run_end = end
+        self.run_ordinal = source.messages
         self.run_count += 1
         if scan.expiration and (self.run_expiration == 0 or scan.expiration < self.run_expiration):
             self.run_expiration = scan.expiration
+
+    def persistent(
+        self, source: Source, route: Route, view: Any, p: Any, now_us: int
+    ) -> Route | None:
+        """Where a persistent message goes; none if it is refused or was published before."""
+        keeper = self.keeper
+        kept = route.kept
+        if keeper is None or kept is None:
+            self.refuse(source, NOT_SUPPORTED)
+            return None
+        refusal = keeper.refusal
+        if refusal and refusal == JOURNAL_FAILED:  # nothing is known for sure any more
+            self.refuse(source, refusal)
+            return None
+        if refusal == 0 and keeper.full_count and keeper.is_full(kept):
+            refusal = MAILBOX_FULL
+        scan = self.scan
+        if scan.seen >> 11 & 1:
+            if source.window is None and self.introduce is not None:
+                self.introduce(source)
+            if source.window is not None:
+                verdict = source.window.accept(scan.field_raw[11])
+                if verdict == 2:
+                    self.refuse(source, SEQUENCE_TOO_OLD)
+                    return None
+                if verdict == 1:  # it was taken, whatever is the case now
+                    self.emit(source, view, p, now_us)
+                    self.note(source, True)
+                    return None
+                if refusal:
+                    source.window.forget(scan.field_raw[11])
+        if refusal:
+            self.refuse(source, refusal)
+            return None
+        if self.run_end - self.run_start >= keeper.run_bytes_max:
+            self.emit(source, view, p, now_us)
+        return kept
+
+    def note(self, source: Source, known: bool) -> None:
+        """The last message is persistent and goes nowhere: it is confirmed in its turn."""
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.note(source, source.messages, known)
 
     def look_up(self, source: Source, topic: bytes) -> Route:
         """Ask for a route, and remember it for this source."""
@@ -224,12 +287,31 @@ class Lane:
                 count = before + 1
         refusals.append((ordinal, count, code))
 
-    def emit(self, view: Any, p: Any) -> None:
+    def emit(self, source: Source, view: Any, p: Any, now_us: int) -> None:
         """Hand the run that is open to its takers."""
         route = self.run_route
         if route is None:
             return
         size = self.run_end - self.run_start
+        keeper = self.keeper
+        if route.waits and keeper is not None:
+            self.messages += self.run_count
+            self.size += size
+            keeper.keep(
+                source,
+                route,
+                p,
+                self.run_start,
+                self.run_end,
+                self.run_count,
+                self.run_ordinal,
+                self.run_expiration,
+                now_us,
+            )
+            self.run_route = None
+            self.run_count = 0
+            self.run_expiration = 0
+            return
         takers = len(route.outlets)
         self.messages += self.run_count
         self.size += size

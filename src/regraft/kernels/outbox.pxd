@@ -26,6 +26,9 @@ cdef class Outbox:
     cdef bytearray buffer
     cdef readonly Py_ssize_t used
     cdef Py_ssize_t at
+    cdef public bint persistent
+    cdef public int64_t sequence
+    cdef readonly list runs
     cdef readonly long long sent_messages
     cdef readonly long long sent_bytes
     cdef public long long granted_messages
@@ -43,6 +46,9 @@ cdef class Outbox:
     cdef void attribute(self, str name, object value) except *
     @cython.locals(start=Py_ssize_t, size=Py_ssize_t)
     cpdef int64_t put(self, bytes topic, bytes body, object attributes, int64_t timestamp_us, bint with_id, bytes rest) except -1
+    cpdef void put_again(self, bytes frame, int64_t sequence) except *
+    @cython.locals(ordinal=int64_t, sequence=int64_t, count=int64_t)
+    cdef bint note_run(self) except -1
     @cython.locals(n=Py_ssize_t)
     cpdef Py_ssize_t put_many(self, bytes topic, list bodies, Py_ssize_t start, object attributes, int64_t timestamp_us, bint with_id, bytes rest, Py_ssize_t used_max) except -1
     cpdef bytes take(self)

@@ -57,6 +57,9 @@ class Outbox:
         self.buffer = bytearray(4096)
         self.used = 0
         self.at = 0
+        self.persistent = False  # what is put in from now on
+        self.sequence = 0  # of the last persistent message
+        self.runs: list[tuple[int, int, int]] = []  # persistent ones: ordinal, sequence, count
         self.sent_messages = 0  # put in so far,
         self.sent_bytes = 0
         self.granted_messages = 0  # and allowed by the node
@@ -184,6 +187,12 @@ class Outbox:
                 raise LocalError("bad-message", "a message has 256 attributes at most")
             for name, value in attributes.items():
                 self.attribute(name, value)
+        if self.persistent:
+            self.reserve(16)
+            self.varint(0x58)
+            self.varint(self.sequence + 1)
+            self.varint(0x70)
+            self.varint(1)
         if rest:
             self.reserve(len(rest))
             copy_bytes(writable(self.buffer), self.at, rest)
@@ -199,7 +208,64 @@ class Outbox:
         self.used = self.at
         self.sent_messages += 1
         self.sent_bytes += size
+        if self.persistent:
+            self.sequence += 1
+            self.note_run()
         return self.sent_messages
+
+    def put_again(self, frame: bytes, sequence: int) -> None:
+        """Add a persistent message as it was put in before, perhaps elsewhere."""
+        self.at = self.used
+        self.reserve(len(frame))
+        copy_bytes(writable(self.buffer), self.at, frame)
+        self.used += len(frame)
+        self.sent_messages += 1
+        self.sent_bytes += len(frame)
+        self.sequence = sequence
+        self.note_run()
+
+    def note_run(self) -> bool:
+        """The last message was persistent: its run has one more, or another begins."""
+        if self.runs:
+            ordinal, sequence, count = self.runs[len(self.runs) - 1]
+            if ordinal + count == self.sent_messages and sequence + count == self.sequence:
+                self.runs[len(self.runs) - 1] = (ordinal, sequence, count + 1)
+                return True
+        self.runs.append((self.sent_messages, self.sequence, 1))
+        return True
+
+    def safe(self, ordinal: int, count: int) -> list[tuple[int, int]]:
+        """The node has `count` messages up to `ordinal`: sequences of those, first and how many.
+
+        All persistent ones before them are dealt with, too, and forgotten here.
+        """
+        first = ordinal - count + 1
+        found: list[tuple[int, int]] = []
+        done = 0
+        for at, sequence, n in self.runs:
+            if at > ordinal:
+                break
+            low = max(at, first)
+            high = min(at + n - 1, ordinal)
+            if low <= high:
+                found.append((sequence + low - at, high - low + 1))
+            if at + n - 1 > ordinal:
+                left = at + n - 1 - ordinal
+                self.runs[done] = (ordinal + 1, sequence + n - left, left)
+                break
+            done += 1
+        del self.runs[:done]
+        return found
+
+    def sequences_of(self, ordinal: int, count: int) -> list[tuple[int, int]]:
+        """The sequences of the persistent ones among `count` messages from `ordinal` on."""
+        found: list[tuple[int, int]] = []
+        for at, sequence, n in self.runs:
+            low = max(at, ordinal)
+            high = min(at + n, ordinal + count)
+            if low < high:
+                found.append((sequence + low - at, high - low))
+        return found
 
     def put_many(
         self,

@@ -2,6 +2,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
 from libc.string cimport memcmp, memcpy
+from regraft.kernels.arrays cimport Ints
 from regraft.kernels.frame cimport HEADER, TRANSFER, bytes_p, cut, put_header, put_u32, writable, writable_p
 
 cdef enum:
@@ -20,6 +21,7 @@ cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t e
 @cython.final
 cdef class Outlet:
     cdef readonly object key
+    cdef readonly int slot
     cdef public bint slow
     cdef bint dirty
     cdef readonly Py_ssize_t messages
@@ -50,3 +52,6 @@ cdef class Route:
     cdef readonly list subscriptions
     cdef readonly int refusal
     cdef readonly object choice
+    cdef Ints slots
+    cdef bint waits
+    cdef Route kept

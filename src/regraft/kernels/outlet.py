@@ -16,6 +16,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
+    from regraft.kernels.arrays import Ints
     from regraft.kernels.frame import HEADER, TRANSFER, cut, put_header, put_u32, writable
 
     SLICE_BYTES = 2048
@@ -36,8 +37,9 @@ if not cython.compiled:
 class Outlet:
     """What one session receives, gathered over one batch."""
 
-    def __init__(self, key: int) -> None:
+    def __init__(self, key: int, slot: int = -1) -> None:
         self.key = key
+        self.slot = slot  # of the stream in the journal that it stands for, if it is none of those
         self.slow = False  # set by the node: copy runs to `waiting` instead of gathering them
         self.dirty = False
         self.messages = 0
@@ -140,7 +142,8 @@ class Route:
     """Who takes the messages of a topic: outlets, each with its subscriptions, encoded.
 
     `refusal` is an error code for topics that may not be published to. Where takers have selectors
-    there is a `Choice`, which knows the route of each message.
+    there is a `Choice`, which knows the route of each message. Persistent messages go by the route
+    `kept`: to the journal's streams in `slots`, and to its outlets once they are safe.
     """
 
     def __init__(
@@ -153,3 +156,6 @@ class Route:
         self.subscriptions = [ids for _, ids in takers]
         self.refusal = refusal
         self.choice = choice
+        self.slots = Ints()
+        self.waits = False  # for the journal
+        self.kept: Route | None = None

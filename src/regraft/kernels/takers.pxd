@@ -38,7 +38,10 @@ cdef class Takers:
     @cython.locals(records=ints_p, filter=int32_t, after=int32_t, before=int32_t)
     cpdef int32_t remove(self, int32_t number) except -1
     cpdef int32_t filter_of(self, int32_t number) noexcept
+    @cython.locals(k=Py_ssize_t, outlet=Outlet, route=Route)
     cdef Route route(self, Ints fixed, Ints hits)
+    @cython.locals(route=Route, slot=cython.int)
+    cdef Route kept(self, list takers, list slots)
     @cython.locals(records=ints_p, k=Py_ssize_t, number=int32_t, outlet=int32_t)
     cdef void collect(self, Ints filters, list outlets, list ids) except *
     @cython.locals(key=tuple)

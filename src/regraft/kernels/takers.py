@@ -32,6 +32,7 @@ if not cython.compiled:
 
 
 ENCODED_MAX = 65536  # lists of subscriptions that are kept encoded
+PASSING = 1 << 32  # in an id: takes messages that are not persistent only
 
 
 class Takers:
@@ -121,7 +122,33 @@ class Takers:
         ids: list[list[int]] = []
         self.collect(fixed, outlets, ids)
         self.collect(hits, outlets, ids)
-        return Route([(outlets[k], self.encode(ids[k])) for k in range(len(ids))])
+        passing: list[tuple[Outlet, bytes]] = []
+        kept: list[tuple[Outlet, bytes]] = []
+        slots: list[int] = []
+        for k in range(len(ids)):
+            outlet = outlets[k]
+            if outlet.slot >= 0:
+                slots.append(outlet.slot)
+                continue
+            live = [id for id in ids[k] if id < PASSING]
+            encoded = self.encode([id & 0xFFFFFFFF for id in ids[k]])
+            passing.append((outlet, encoded))
+            if len(live) == len(ids[k]):
+                kept.append((outlet, encoded))
+            elif live:
+                kept.append((outlet, self.encode(live)))
+        route = Route(passing)
+        route.kept = self.kept(kept, slots)
+        return route
+
+    def kept(self, takers: list[tuple[Outlet, bytes]], slots: list[int]) -> Route:
+        """The route for messages that are persistent."""
+        route = Route(takers)
+        route.waits = True
+        slots.sort()
+        for slot in slots:
+            route.slots.push(slot)
+        return route
 
     def collect(self, filters: Ints, outlets: list[Outlet], ids: list[list[int]]) -> None:
         """The ids of these filters' subscriptions, by outlet."""

@@ -17,11 +17,12 @@ class State(Enum):
     PREFACE = auto()  # which protocol?
     HELLO = auto()  # who is it?
     OPEN = auto()
+    LEAVING = auto()  # it said good-bye, and gets the answers to what it sent before
     CLOSING = auto()  # nothing it sends counts any more
 
 
 # By these names, because looking a member up in its Enum costs more than comparing it.
-PREFACE, HELLO, OPEN, CLOSING = State
+PREFACE, HELLO, OPEN, LEAVING, CLOSING = State
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Connection:
     held: bool = False  # the driver was told not to read
     ending: str = "disconnected"  # why what waits for it is dropped when it is gone
     blocked_on: set[int] | None = None  # full subscribers that its messages went to
+    unsafe: int = 0  # the position in the journal behind its last persistent message
 
     @property
     def who(self) -> str:

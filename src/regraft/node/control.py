@@ -11,11 +11,12 @@ from regraft.kernels.plan import Plan, plan_of
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
 from regraft.model.topics import check_pattern
-from regraft.node.connection import HELLO, OPEN, Connection, State
+from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, Connection, State
 from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
 from regraft.node.outflow import Outflow
 from regraft.node.router import Authorize, Router
+from regraft.node.storage import Storage
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
 from regraft.wire import native
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
 FEATURES = ("topics", "selectors", "credit", "stall-policies")
+JOURNAL = "journal"  # one more: persistent messages, durable subscriptions, replay
 ANONYMOUS = "anonymous"
 INSPECT_ROWS = 1000  # of a list in one answer
 
@@ -55,6 +57,12 @@ class Control:
         self._authorize = authorize
         self._report = report
         self.clients: dict[str, Connection] = {}
+        self.storage: Storage | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What this node can do."""
+        return FEATURES if self.storage is None else (*FEATURES, JOURNAL)
 
     def handle(self, c: Connection, kind: int, flags: int, payload: bytes, now: Now) -> None:
         """Do what a frame says; a `RegraftError` that is fatal ends the connection."""
@@ -81,10 +89,11 @@ class Control:
                 f"{hello.version_min} to {hello.version_max}",
             )
         for feature in hello.features:
-            if feature.required and feature.name not in FEATURES:
+            if feature.required and feature.name not in self.features:
+                known = ", ".join(self.features)
                 raise PeerError(
                     "unsupported-feature",
-                    f"the client requires {feature.name!r}; this node has {', '.join(FEATURES)}",
+                    f"the client requires {feature.name!r}; this node has {known}",
                 )
         client_id = hello.client_id or f"client-{self._random.getrandbits(64):016x}"
         if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
@@ -125,7 +134,7 @@ class Control:
     ) -> native.Welcome:
         return native.Welcome(
             version=native.VERSION,
-            features=tuple(native.Feature(name) for name in FEATURES),
+            features=tuple(native.Feature(name) for name in self.features),
             node_id=self._identity.node_id,
             node_name=self._identity.name,
             incarnation=self._identity.incarnation,
@@ -138,6 +147,10 @@ class Control:
             frame_bytes_max=self._limits.frame_bytes,
             subscriptions_max=self._limits.subscriptions_per_session,
             time=now.wall_us,
+            journal=self.storage.journal_id if self.storage is not None else b"",
+            sequence=(
+                self.storage.last_sequence(session.client_id) if self.storage is not None else 0
+            ),
         )
 
     def _take_over(self, client_id: str, now: Now) -> None:
@@ -148,13 +161,15 @@ class Control:
         error = WorldError("taken-over", f"client id {client_id!r} connected again")
         old.ending = error.code.name
         self._outflow.send(old, native.Error.of(error), now)
-        self.leave(old)
+        self.leave(old, now)
         self._outflow.close(old, "taken over", now)
 
-    def leave(self, c: Connection) -> None:
+    def leave(self, c: Connection, now: Now) -> None:
         """Nothing is routed to or from this connection any more."""
         if c.session is None:
             return
+        if self.storage is not None:
+            self.storage.leave(c, now)
         if self.clients.get(c.session.client_id) is c:
             del self.clients[c.session.client_id]
         self._router.dismiss(c.key)
@@ -166,12 +181,29 @@ class Control:
         try:
             self._check_subscription(c, message)
             plan = self._plan(message.selector)
+            if message.durable or message.from_sequence or message.from_time:
+                self._subscribe_to_journal(c, message, plan, now)
+                return
         except RegraftError as error:
             report = native.Error.of(error, subscription=message.id)
             self._outflow.send_in_place(c, report, now)
             return
         self._outflow.send_in_place(c, native.Subscribed(message.id), now)
         self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan)
+
+    def _subscribe_to_journal(
+        self, c: Connection, message: native.Subscribe, plan: Plan | None, now: Now
+    ) -> None:
+        if self.storage is None:
+            raise LocalError("not-supported", "this node keeps no journal")
+        if message.durable and (message.from_sequence or message.from_time):
+            raise LocalError(
+                "not-supported", "a durable subscription goes on where it was; it does not replay"
+            )
+        if message.durable:
+            self.storage.open_mailbox(c, message, plan, now)
+        else:
+            self.storage.open_replay(c, message, now)
 
     def _plan(self, text: str) -> Plan | None:
         if not text:
@@ -185,13 +217,16 @@ class Control:
         held = self._router.held(c.key)
         if message.id == 0:
             raise LocalError("bad-pattern", "a subscription's id must be above 0")
-        if message.id in held:
+        if message.id in held or (
+            self.storage is not None and self.storage.cursors.get(c.key, message.id)
+        ):
             raise LocalError(
                 "subscription-in-use", f"this session already has a subscription {message.id}"
             )
         check_pattern(message.pattern)
         limits = self._limits
-        if len(held) >= limits.subscriptions_per_session:
+        replays = self.storage.cursors.replays.get(c.key, 0) if self.storage is not None else 0
+        if len(held) + replays >= limits.subscriptions_per_session:
             raise LocalError(
                 "limit-exceeded",
                 f"a session has {limits.subscriptions_per_session} subscriptions at most "
@@ -209,16 +244,46 @@ class Control:
             )
 
     def unsubscribe(self, c: Connection, message: native.Unsubscribe, now: Now) -> None:
-        """Route to it no more, then confirm."""
-        if message.id not in self._router.held(c.key):
-            error = LocalError(
-                "unknown-subscription", f"this session has no subscription {message.id}"
-            )
+        """Route to it no more, then confirm, once what was on its way has come."""
+        storage = self.storage
+        try:
+            reads = storage is not None and storage.close(c, message.id, now, message.remove)
+            held = message.id in self._router.held(c.key)
+            if not held and not reads:
+                raise LocalError(
+                    "unknown-subscription", f"this session has no subscription {message.id}"
+                )
+        except RegraftError as error:
             report = native.Error.of(error, subscription=message.id)
             self._outflow.send_in_place(c, report, now)
             return
-        self._router.unsubscribe(c.key, message.id)
-        self._outflow.send_in_place(c, native.Unsubscribed(message.id), now)
+        if held:
+            self._router.unsubscribe(c.key, message.id)
+
+        def ended(now: Now) -> None:
+            if c.state is OPEN:
+                self._outflow.send_in_place(c, native.Unsubscribed(message.id), now)
+
+        def still_there(now: Now) -> None:
+            if c.state is OPEN:
+                error = LocalError("journal-failed", "the mailbox could not be removed for good")
+                report = native.Error.of(error, subscription=message.id)
+                self._outflow.send_in_place(c, report, now)
+
+        if storage is None:
+            ended(now)
+        else:
+            storage.when_safe(ended, now, still_there if reads and message.remove else ended)
+
+    def settle(self, c: Connection, message: native.Settle, now: Now) -> None:
+        """A client is done with messages of a mailbox."""
+        try:
+            if self.storage is None:
+                raise LocalError("not-supported", "this node keeps no journal")
+            self.storage.settle(c, message, now)
+        except RegraftError as error:
+            report = native.Error.of(error, subscription=message.subscription)
+            self._outflow.send_in_place(c, report, now)
 
     # ------------------------------------------------------------------------ life
 
@@ -236,6 +301,8 @@ class Control:
     def credit(self, c: Connection, message: native.Credit, now: Now) -> None:
         """A subscriber allows more."""
         self._outflow.credit(c, message, now)
+        if self.storage is not None:
+            self.storage.cursors.resume(c.key, now)
 
     def heartbeat(self, c: Connection, message: native.Heartbeat, now: Now) -> None:
         """A sign of life; one with a token is answered in its place."""
@@ -250,9 +317,22 @@ class Control:
     def bye(self, c: Connection, message: native.Bye, now: Now) -> None:
         """All that the client sent has been dealt with: send what waits, and close."""
         c.ending = "left"
-        self.leave(c)
-        self._outflow.flush(c, now)
-        self._outflow.close(c, "the client left", now)
+        self.leave(c, now)
+        c.state = LEAVING
+        storage = self.storage
+
+        def finish(now: Now) -> None:
+            if c.state is not CLOSING:
+                self._outflow.flush(c, now)
+                self._outflow.close(c, "the client left", now)
+
+        if storage is None:
+            finish(now)
+        elif c.unsafe > storage.journal.persisted_position:
+            storage.when_safe(finish, now, finish)  # its last messages are on their way
+        else:
+            storage.hand_on(now)
+            finish(now)
 
 
 Handler = Callable[[Control, Connection, Any, Now], None]
@@ -264,6 +344,7 @@ HANDLERS: dict[tuple[State, type[Any]], Handler] = {
     (OPEN, native.Credit): Control.credit,
     (OPEN, native.Heartbeat): Control.heartbeat,
     (OPEN, native.Error): Control.error,
+    (OPEN, native.Settle): Control.settle,
     (OPEN, native.Inspect): Control.inspect,
     (OPEN, native.Bye): Control.bye,
     (HELLO, native.Bye): Control.bye,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+from regraft.journal.requests import Request
+
 
 class Write(NamedTuple):
     """Write pieces, one behind the other.
@@ -53,4 +55,5 @@ class Stopped(NamedTuple):
     """All is done: the driver may end."""
 
 
-Effect: TypeAlias = Write | Close | Hold | WakeAt | Note | Refuse | Stopped
+# What the journal wants done with its files is an effect, too.
+Effect: TypeAlias = Write | Close | Hold | WakeAt | Note | Refuse | Stopped | Request

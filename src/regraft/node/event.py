@@ -54,4 +54,41 @@ class Stop(NamedTuple):
     reason: str
 
 
-Event: TypeAlias = Opened | Received | Unsent | Closed | Tick | Stop
+class Persisted(NamedTuple):
+    """What was to be persisted is: written and synced."""
+
+
+class DiskFailed(NamedTuple):
+    """The disk did not do what it should: "write", "sync", "create", "prepare", ..."""
+
+    what: str
+    errno: int
+    text: str  # for people
+
+
+class SegmentReady(NamedTuple):
+    """A segment of the journal that was to be prepared is there."""
+
+    first: int
+
+
+class JournalRead(NamedTuple):
+    """What was read from the journal, or why it could not be."""
+
+    ticket: int
+    data: bytes
+    error: str  # for people; empty if there is none
+
+
+Event: TypeAlias = (
+    Opened
+    | Received
+    | Unsent
+    | Closed
+    | Tick
+    | Stop
+    | Persisted
+    | DiskFailed
+    | SegmentReady
+    | JournalRead
+)

@@ -7,19 +7,34 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
+from regraft.journal.journal import Journal
 from regraft.kernels import lane as lanes
 from regraft.kernels.envelope import FAULTS
 from regraft.kernels.lane import Source
 from regraft.kernels.outlet import Outlet
-from regraft.limits import Limits
+from regraft.limits import CHUNK_BYTES, Limits
 from regraft.model.identity import Identity
-from regraft.node.connection import CLOSING, HELLO, OPEN, PREFACE, Connection
+from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, PREFACE, Connection
 from regraft.node.control import Control
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
-from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
-from regraft.node.outflow import CHUNK_BYTES, Outflow
+from regraft.node.event import (
+    Closed,
+    DiskFailed,
+    Event,
+    JournalRead,
+    Now,
+    Opened,
+    Persisted,
+    Received,
+    SegmentReady,
+    Stop,
+    Tick,
+    Unsent,
+)
+from regraft.node.outflow import DISK, Outflow
 from regraft.node.router import Authorize, Router
+from regraft.node.storage import Retained, Storage
 from regraft.session.window import Window
 from regraft.wire import native, table
 
@@ -68,6 +83,7 @@ class Node:
         self._stopping = False
         self._opened = 0
         self._failures: dict[str, int] = {}
+        self._storage: Storage | None = None
         self._router = Router(limits, authorize)
         self._outflow = Outflow(self._connections, self._effects, self._deadlines, limits)
         self._control = Control(
@@ -82,13 +98,35 @@ class Node:
             self.report,
         )
 
+    def keep(
+        self, journal: Journal, streams: Sequence[Retained], now: Now, confirm_early: bool = False
+    ) -> None:
+        """Have a journal from now on, that retains these streams. `confirm_early` is a bug."""
+        self._storage = self._control.storage = Storage(
+            journal,
+            self._router,
+            self._outflow,
+            self._connections,
+            self._effects,
+            self._deadlines,
+            self._limits,
+            confirm_early,
+        )
+        self._storage.retain(streams, now)
+        self._storage.tick(now)
+
     def step(self, events: Sequence[Event], now: Now) -> list[Effect]:
         """Take in what happened, in order; what should be done comes back, in order."""
+        storage = self._storage
+        if storage is not None:
+            storage.begin(now)
         for event in events:
             if type(event) is Received:  # by far the most frequent
                 self._received(event, event is events[-1], now)
             else:
                 HANDLERS[type(event)](self, event, now)
+        if storage is not None:
+            storage.end(now)
         if self._deadlines.earlier:
             self._deadlines.earlier = False
             next_ns = self._deadlines.next_ns
@@ -118,7 +156,7 @@ class Node:
         c = self._connections.pop(event.connection, None)
         if c is None:
             return
-        self._control.leave(c)
+        self._control.leave(c, now)
         self._outflow.forget(c, now)
         self._effects.append(Note("debug", f"{c.who} is gone: {event.reason}"))
         if self._stopping and not self._connections:
@@ -128,6 +166,24 @@ class Node:
         c = self._connections.get(event.connection)
         if c is not None:
             self._outflow.unsent(c, event.size, now)
+            if self._storage is not None and event.size == 0:
+                self._storage.cursors.resume(c.key, now)
+
+    def _on_persisted(self, event: Persisted, now: Now) -> None:
+        if self._storage is not None:
+            self._storage.on_persisted(event, now)
+
+    def _on_disk_failed(self, event: DiskFailed, now: Now) -> None:
+        if self._storage is not None:
+            self._storage.on_failed(event, now)
+
+    def _on_segment_ready(self, event: SegmentReady, now: Now) -> None:
+        if self._storage is not None:
+            self._storage.on_ready(event, now)
+
+    def _on_journal_read(self, event: JournalRead, now: Now) -> None:
+        if self._storage is not None:
+            self._storage.on_read(event, now)
 
     def _fail(self, c: Connection, error: RegraftError, now: Now) -> None:
         """End a connection with the reason."""
@@ -136,14 +192,14 @@ class Node:
         self._effects.append(Note("info", f"{c.who}: {error}"))
         c.ending = name
         self._outflow.send(c, native.Error.of(error), now)
-        self._control.leave(c)
+        self._control.leave(c, now)
         self._outflow.close(c, error.text, now)
 
     # ----------------------------------------------------------------------- input
 
     def _received(self, event: Received, last: bool, now: Now) -> None:
         c = self._connections.get(event.connection)
-        if c is None or c.state is CLOSING:
+        if c is None or c.state is CLOSING or c.state is LEAVING:
             return
         c.heard_ns = now.ns
         published = c.source.messages
@@ -215,7 +271,7 @@ class Node:
         """Deal with the whole frames at the start of `view`; where the rest begins."""
         lane = self._router.lane
         pos = kind = 0
-        while c.state is not CLOSING:
+        while c.state is not CLOSING and c.state is not LEAVING:
             if c.state is HELLO:
                 frame = native.read_frame(view, pos, self._limits.control_frame_bytes)
                 if frame is None:
@@ -245,9 +301,15 @@ class Node:
 
     def _settle(self, c: Connection, last: bool, now: Now) -> None:
         """Pass on what the lane has gathered from a connection, and tell it what was refused."""
+        storage = self._storage
+        kept = storage is not None and bool(storage.keeper.waiting)
         dirty = self._router.lane.take_dirty()
-        if dirty:
-            self._outflow.deliver(dirty, c, last, now)
+        if dirty:  # some of what is kept may be handed on, to the same outlets, before this ends
+            self._outflow.deliver(dirty, c, last and not kept, now)
+        if storage is not None and kept:
+            c.unsafe = storage.journal.recorder.position
+            if storage.pressed:
+                self._outflow.block(c, DISK)
         if c.source.refusals:
             refusals, c.source.refusals = c.source.refusals, []
             self._outflow.send_all(c, [_refusal(*refused) for refused in refusals], now)
@@ -259,6 +321,8 @@ class Node:
         for what, key in self._deadlines.due(now.ns):
             if what == "drain":
                 self._drained(now)
+            elif what == "journal" and self._storage is not None:
+                self._storage.tick(now)
             c = self._connections.get(key)
             if c is None or c.state is CLOSING:
                 continue
@@ -266,6 +330,8 @@ class Node:
                 self._fail(c, WorldError("too-slow-to-open", "no HELLO came in time"), now)
             elif what == "heartbeat":
                 self._heartbeat(c, now)
+            elif what == "pace" and self._storage is not None:
+                self._storage.cursors.resume(key, now)
             elif what == "stall":
                 failure = self._outflow.stall(c, now)
                 if failure is not None:
@@ -302,7 +368,7 @@ class Node:
         for c in self._connections.values():
             if c.state is OPEN:
                 self._outflow.send(c, native.Goaway(event.reason, drain_ms), now)
-            elif c.state is not CLOSING:
+            elif c.state is not CLOSING and c.state is not LEAVING:
                 self._outflow.close(c, "shutting down", now)
 
     def _drained(self, now: Now) -> None:
@@ -327,6 +393,11 @@ class Node:
             rows = list(islice(self._router.rows(), rows_max))
         elif what == "index":
             return self._router.describe_index(rows_max)
+        elif what == "journal" and self._storage is not None:
+            found = self._storage.rows()
+            shown = found[:rows_max]
+            counters = self._storage.snapshot()
+            return {**counters, "rows": shown, "total": len(found), "shown": len(shown)}
         elif what == "node":
             identity = self.identity
             return {
@@ -340,6 +411,7 @@ class Node:
     def snapshot(self) -> dict[str, Any]:
         """What the node holds and has done, for people and for tests."""
         lane = self._router.lane
+        kept = self._storage.keeper if self._storage is not None else None
         return {
             "connections": len(self._connections),
             "connections_opened": self._opened,
@@ -347,9 +419,9 @@ class Node:
             "subscriptions": self._router.size,
             "messages": lane.messages,
             "bytes": lane.size,
-            "deliveries": lane.deliveries,
-            "delivered_bytes": lane.delivered,
-            "untaken": lane.untaken,
+            "deliveries": lane.deliveries + (kept.deliveries if kept else 0),
+            "delivered_bytes": lane.delivered + (kept.delivered if kept else 0),
+            "untaken": lane.untaken + (kept.untaken if kept else 0),
             "refused": lane.refused,
             "expired": lane.expired,
             "dropped": dict(self._outflow.dropped),
@@ -383,6 +455,10 @@ HANDLERS: dict[type[Any], Callable[[Node, Any, Now], None]] = {
     Opened: Node._on_opened,
     Closed: Node._on_closed,
     Unsent: Node._on_unsent,
+    Persisted: Node._on_persisted,
+    DiskFailed: Node._on_disk_failed,
+    SegmentReady: Node._on_segment_ready,
+    JournalRead: Node._on_journal_read,
     Tick: Node._on_tick,
     Stop: Node._on_stop,
 }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from regraft.errors import WorldError
 from regraft.kernels.outlet import Outlet
-from regraft.limits import Limits
+from regraft.limits import CHUNK_BYTES, Limits
 from regraft.node.connection import CLOSING, OPEN, Connection
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Close, Effect, Hold, Note, Write
@@ -21,7 +21,7 @@ from regraft.session.session import DISCONNECT, UNLIMITED, Delivery
 from regraft.wire import native
 
 ALL = -1  # in `blocked_on`: not one subscriber is full, but the node's whole memory for them
-CHUNK_BYTES = 256 * 1024  # what is taken in before it is delivered, beside one frame
+DISK = -2  # and: so much is on its way to the disk
 WINDOW_BYTES_MIN = 16 * 1024  # however many publishers share
 MESSAGE_BYTES_MIN = native.HEADER_BYTES + 3  # a topic of one letter
 
@@ -87,10 +87,16 @@ class Outflow:
 
     # ------------------------------------------------------------------ deliveries
 
-    def deliver(self, dirty: list[Outlet], publisher: Connection, last: bool, now: Now) -> None:
-        """Pass on what the lane has gathered for these outlets from this publisher."""
+    def deliver(
+        self, dirty: list[Outlet], publisher: Connection | None, last: bool, now: Now
+    ) -> None:
+        """Pass on what was gathered for these outlets from this publisher, if it is still there."""
         for outlet in dirty:
-            c = self._connections[outlet.key]
+            c = self._connections.get(outlet.key)
+            if c is None or c.state is CLOSING:  # it left while the messages were on their way
+                self._count_dropped(outlet.messages, "disconnected")
+                outlet.gather(True)
+                continue
             assert c.session is not None, "a route leads to a connection without a session"
             delivery = c.session.delivery
             if outlet.slow:
@@ -103,6 +109,22 @@ class Outflow:
                 if delivery.near_credit(self._batch_messages, self._batch_bytes):
                     outlet.slow = True
 
+    def idle(self, c: Connection) -> bool:
+        """Whether a connection has nothing to write but what it is given now."""
+        assert c.session is not None
+        delivery = c.session.delivery
+        return not c.unsent and not delivery.awaited and not delivery.backlog
+
+    def hand_out(self, c: Connection, data: bytes, messages: int, size: int, now: Now) -> None:
+        """Write deliveries that were read from the journal to a connection that is idle."""
+        assert c.session is not None
+        delivery = c.session.delivery
+        delivery.sent(messages, size)
+        delivery.awaited = True
+        self._write(c, [data], now, report=True)
+        if self.near_credit(delivery):
+            c.outlet.slow = True
+
     def near_credit(self, delivery: Delivery) -> bool:
         """Whether one batch of the lane could go beyond what the subscriber allows."""
         return delivery.near_credit(self._batch_messages, self._batch_bytes)
@@ -112,7 +134,7 @@ class Outflow:
         c: Connection,
         delivery: Delivery,
         runs: list[tuple[bytes, int, bytes, int]],
-        publisher: Connection,
+        publisher: Connection | None,
         now: Now,
     ) -> None:
         if not delivery.backlog:
@@ -123,11 +145,11 @@ class Outflow:
         self._count_dropped(dropped, "stalled")
         self.pump(c, now)
         if not delivery.stalled and delivery.backlog.full:
-            self._block(publisher, c.key)
+            self.block(publisher, c.key)
         if self.queued >= self._limits.queue_bytes_total:
             self._reclaim()
         if self.queued >= self._limits.queue_bytes_total:
-            self._block(publisher, ALL)
+            self.block(publisher, ALL)
 
     def pump(self, c: Connection, now: Now) -> None:
         """Write the next part of a backlog, if the connection and the credit allow it."""
@@ -164,7 +186,7 @@ class Outflow:
             report = native.Dropped(delivery.dropped_messages, delivery.dropped_bytes, "stalled")
             delivery.dropped_messages = delivery.dropped_bytes = 0
             self.send_in_place(c, report, now)
-        self._release(c.key, now)
+        self.release(c.key, now)
 
     def unsent(self, c: Connection, size: int, now: Now) -> None:
         """The driver says what it has not written yet."""
@@ -219,7 +241,7 @@ class Outflow:
         self._count_dropped(dropped, "stalled")
         self._stalled.add(c.key)
         self._effects.append(Note("warning", f"{c.who} is stalled; messages for it are dropped"))
-        self._release(c.key, now)
+        self.release(c.key, now)
         if ALL in self._waiters:
             self._reclaim()
             self._release_all(now)
@@ -240,13 +262,17 @@ class Outflow:
         if messages:
             self.dropped[reason] = self.dropped.get(reason, 0) + messages
 
-    def _block(self, publisher: Connection, subscriber: int) -> None:
+    def block(self, publisher: Connection | None, subscriber: int) -> None:
+        """Give a publisher no more credit until this subscriber has room."""
+        if publisher is None:
+            return
         if publisher.blocked_on is None:
             publisher.blocked_on = set()
         publisher.blocked_on.add(subscriber)
         self._waiters.setdefault(subscriber, set()).add(publisher.key)
 
-    def _release(self, subscriber: int, now: Now) -> None:
+    def release(self, subscriber: int, now: Now) -> None:
+        """There is room again: let those go on who waited for it."""
         for key in self._waiters.pop(subscriber, ()):
             publisher = self._connections.get(key)
             if publisher is not None and publisher.blocked_on is not None:
@@ -255,7 +281,7 @@ class Outflow:
 
     def _release_all(self, now: Now) -> None:
         if ALL in self._waiters and self.queued <= self._limits.queue_bytes_total // 2:
-            self._release(ALL, now)
+            self.release(ALL, now)
 
     def grant(self, c: Connection, now: Now) -> None:
         """Give a publisher more credit, unless it must wait for somebody."""
@@ -296,5 +322,5 @@ class Outflow:
         if c.session is not None:
             self._give_up(c.session.delivery, c.ending)
         self._stalled.discard(c.key)
-        self._release(c.key, now)
+        self.release(c.key, now)
         self._release_all(now)

@@ -16,7 +16,7 @@ from regraft.kernels.lane import Lane, Source
 from regraft.kernels.matching import Index
 from regraft.kernels.outlet import Outlet, Route
 from regraft.kernels.plan import Plan
-from regraft.kernels.takers import Choice, Takers
+from regraft.kernels.takers import PASSING, Choice, Takers
 from regraft.limits import Limits
 from regraft.model.topics import check_topic
 
@@ -42,6 +42,7 @@ class Router:
         self._numbers: dict[int, int] = {}  # of the outlets, as takers know them
         self._principals: dict[int, str] = {}
         self._held: dict[int, dict[int, int]] = {}  # key -> id -> subscription, as takers know it
+        self._kept: dict[int, tuple[int, int]] = {}  # by slot: outlet, subscription
         self._routes: dict[bytes, Route] = {}
         self._shared: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Route] = {}
         self._topics_seen = 0
@@ -51,8 +52,8 @@ class Router:
 
     @property
     def size(self) -> int:
-        """How many subscriptions there are."""
-        return self._takers.count
+        """How many subscriptions of sessions there are."""
+        return self._takers.count - len(self._kept)
 
     def held(self, key: int) -> dict[int, int]:
         """The subscriptions of a connection, by their ids."""
@@ -86,13 +87,34 @@ class Router:
             )
 
     def subscribe(
-        self, key: int, subscription: int, pattern: str, exact: bool, plan: Plan | None
+        self,
+        key: int,
+        subscription: int,
+        pattern: str,
+        exact: bool,
+        plan: Plan | None,
+        passing: bool = False,
     ) -> None:
-        """Route what matches to it."""
+        """Route what matches to it; with `passing` only what is not persistent."""
         filter = self.index.add(plan, pattern.encode(), exact)
         held = self._held.setdefault(key, {})
-        held[subscription] = self._takers.add(filter, self._numbers[key], subscription)
+        id = subscription | PASSING if passing else subscription
+        held[subscription] = self._takers.add(filter, self._numbers[key], id)
         self._changed(plan is None)
+
+    def keep(self, slot: int, pattern: str, exact: bool, plan: Plan | None) -> None:
+        """Route what matches, if it is persistent, to a stream of the journal."""
+        outlet = self._takers.admit(Outlet(-1 - slot, slot))
+        filter = self.index.add(plan, pattern.encode(), exact)
+        self._kept[slot] = outlet, self._takers.add(filter, outlet, 1)
+        self._changed(True)
+
+    def release(self, slot: int) -> None:
+        """The stream is gone."""
+        outlet, number = self._kept.pop(slot)
+        self.index.release(self._takers.remove(number))
+        self._takers.dismiss(outlet)
+        self._changed(True)
 
     def unsubscribe(self, key: int, subscription: int) -> None:
         """Route it no more."""

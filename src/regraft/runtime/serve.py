@@ -7,19 +7,28 @@ import gc
 import logging
 import os
 import random
+import secrets
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from regraft import __version__, kernels
 from regraft.config import Config, warnings
+from regraft.journal.journal import Journal
+from regraft.journal.recovery import recover
+from regraft.journal.retention import KEEP, Retention
+from regraft.journal.walking import SegmentView
 from regraft.node.node import Node
+from regraft.node.storage import Retained
 from regraft.runtime.clock import Clock
 from regraft.runtime.datafolder import DataFolder
+from regraft.runtime.disk import Disk, Reports
 from regraft.runtime.driver import Driver
 from regraft.runtime.log import configure, notify_ready, notify_stopping
+from regraft.runtime.segments import open_segments, remove_leftovers
 
 log = logging.getLogger("regraft.node")
 
@@ -32,9 +41,37 @@ def run(config: Config) -> int:
         log.warning("%s", warning)
     with DataFolder.open(config.data, config.name) as folder:
         node = Node(folder.identity, config.limits, config.heartbeat_ms, random.SystemRandom())
+        journal = open_journal(folder.path / "journal", config)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            failed = runner.run(_serve(node, config))
+            failed = runner.run(_serve(node, journal, folder.path / "journal", config))
     return 1 if failed else 0
+
+
+def open_journal(folder: Path, config: Config) -> Journal:
+    """Recover what the journal in a folder says; a new one if there is none."""
+    began = time.monotonic()
+    now_us = time.time_ns() // 1000
+    with open_segments(folder) as segments:
+        views = [SegmentView(*segment) for segment in segments]
+        recovered = recover(views, config.limits.segment_bytes, secrets.token_hex(16), now_us)
+    remove_leftovers(folder, recovered.leftovers)
+    for finding in recovered.findings:
+        log.warning("journal: %s", finding)
+    kept = {
+        stream.name: Retention(stream.keep_s * 1_000_000, stream.keep_bytes)
+        for stream in config.streams
+    }
+    journal = Journal(recovered, config.limits, now_us, lambda name: kept.get(name, KEEP))
+    counters = journal.snapshot_counters()
+    log.info(
+        "journal: %d segments, %d mailboxes, %d streams, position %d, read in %.2f s",
+        counters["segments"],
+        counters["mailboxes"],
+        counters["streams"],
+        recovered.position,
+        time.monotonic() - began,
+    )
+    return journal
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -46,9 +83,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(node: Node, config: Config) -> bool:
+async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> bool:
     loop = asyncio.get_running_loop()
-    driver = Driver(node, Clock(), loop, config.spin_us)
+    clock = Clock()
+    driver = Driver(node, clock, loop, config.spin_us)
+    reports = Reports(loop, driver.report)
+    driver.disk = Disk(folder, reports)
+    streams = [Retained(stream.name, stream.topic, stream.exact) for stream in config.streams]
+    early = os.environ.get("REGRAFT_BUG", "") == "confirm-early"  # tests must notice this one
+    if early:
+        log.critical("REGRAFT_BUG is set: messages are confirmed before they are safe")
+    node.keep(journal, streams, clock.now(), early)
     host, port = driver.listen(config.host, config.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, driver.stop, f"the node got {number.name}")
@@ -62,6 +107,8 @@ async def _serve(node: Node, config: Config) -> bool:
     finally:
         notify_stopping()
         driver.shut()
+        driver.disk.close()
+        reports.close()
         log.info("stopped; %s", _summary(node))
     return driver.failed
 

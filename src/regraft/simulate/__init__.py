@@ -5,6 +5,7 @@ that performs its effects is another. What happens when is decided by the seed a
 gives the same trace, to the byte.
 """
 
+from regraft.simulate.disk import Disk
 from regraft.simulate.world import Broker, Pipe, World
 
-__all__ = ["Broker", "Pipe", "World"]
+__all__ = ["Broker", "Disk", "Pipe", "World"]

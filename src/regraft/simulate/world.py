@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from regraft.journal.journal import Journal
+from regraft.journal.recovery import SegmentView, recover
+from regraft.journal.requests import (
+    Persist,
+    PrepareSegment,
+    PunchHole,
+    ReadJournal,
+    RemoveSegment,
+    Request,
+)
+from regraft.journal.retention import KEEP, Retention
 from regraft.kernels.frame import count_messages
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.node.effect import Close, Effect, Hold, Note, Refuse, Stopped, WakeAt, Write
 from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
 from regraft.node.node import Node
+from regraft.node.storage import Retained
+from regraft.simulate.disk import Disk
 
 START_US = 1_767_225_600_000_000  # 2026-01-01: when every world begins
 DELAY_NS = 100_000  # of a byte from one end to the other
@@ -146,14 +159,23 @@ class Pipe:
 
 
 class Broker:
-    """One node of a world, and the room that performs its effects."""
+    """One node of a world, and the room that performs its effects.
 
-    def __init__(self, world: World, node: Node) -> None:
+    One with a disk has a journal there. When it has ended, `disk` is what it left: a new broker on
+    it goes on. A disk that halts by itself, as a test may plan, ends its broker by `on_halt`.
+    """
+
+    def __init__(self, world: World, node: Node, disk: Disk | None = None) -> None:
         self.world = world
         self.node = node
+        self.disk = disk
+        self.findings: list[str] = []  # of the recovery
         self.notes: list[Note] = []
         self.accepting = True
         self.stopped = False
+        self.on_write: Callable[[int, bytes], None] | None = None  # connection and bytes
+        self.on_disk: Callable[[Event], None] | None = None  # what the disk reports
+        self.on_halt: Callable[[], None] = self.kill
         self._pipes: dict[int, Pipe] = {}
         self._last_key = 0
         self._wake_ns = -1
@@ -174,19 +196,41 @@ class Broker:
         self.step([Stop(reason)])
 
     def kill(self) -> None:
-        """End it at once: nobody is told, connections break."""
+        """End it at once: nobody is told, connections break. All that was written stays."""
+        self._end()
+        if self.disk is not None:
+            self.disk = self.disk.crash()
+
+    def power_off(self) -> None:
+        """The same, and the machine with it: of what was not synced anything may be lost."""
+        self._end()
+        if self.disk is not None:
+            self.disk = self.disk.power_off()
+
+    def _end(self) -> None:
         self.accepting = False
         self.stopped = True
         for pipe in list(self._pipes.values()):
             pipe.finish("broken", flush=False)
 
+    def begin(self) -> None:
+        """Do what the node wants done before anything has happened."""
+        self.step(self._perform([]))
+
     def step(self, events: list[Event]) -> None:
         """Step the node and perform what it wants, until nothing more comes of it at once."""
+        if self.stopped:
+            return
         while events and not self.stopped:
-            answers: list[Event] = []
-            for effect in self.node.step(events, self.world.now()):
-                answers += PERFORM[type(effect)](self, effect) or []
-            events = answers
+            events = self._perform(events)
+        if self.stopped and self.disk is not None and not self.disk.halted:
+            self.disk = self.disk.crash()  # it ended by itself; nobody waits for what is under way
+
+    def _perform(self, events: list[Event]) -> list[Event]:
+        answers: list[Event] = []
+        for effect in self.node.step(events, self.world.now()):
+            answers += PERFORM[type(effect)](self, effect) or []
+        return answers
 
     def gone(self, key: int, reason: str) -> None:
         """A connection has ended."""
@@ -195,7 +239,32 @@ class Broker:
 
     def _write(self, effect: Write) -> list[Event]:
         pipe = self._pipes.get(effect.connection)
-        return [] if pipe is None else pipe.write(b"".join(effect.pieces), effect.report)
+        if pipe is None:
+            return []
+        data = b"".join(effect.pieces)
+        if self.on_write is not None:
+            self.on_write(pipe.key, data)
+        return pipe.write(data, effect.report)
+
+    def _journal(self, request: Request) -> None:
+        assert self.disk is not None, "a node without a journal wants something done"
+        self.disk.submit(request, self._after_disk, self._disk_reports)
+
+    def _after_disk(self, delay_ns: int, action: Callable[[], None]) -> None:
+        disk = self.disk
+
+        def act() -> None:
+            action()
+            if disk is not None and disk.halted and not self.stopped:
+                self.on_halt()
+
+        self.world.after(delay_ns, act)
+
+    def _disk_reports(self, event: Event) -> None:
+        if not self.stopped:
+            if self.on_disk is not None:
+                self.on_disk(event)
+            self.step([event])
 
     def _close(self, effect: Close) -> None:
         pipe = self._pipes.get(effect.connection)
@@ -233,6 +302,11 @@ PERFORM: dict[type[Effect], Callable[[Broker, Any], list[Event] | None]] = {
     Note: Broker._note,
     Refuse: Broker._refuse,
     Stopped: Broker._stopped,
+    Persist: Broker._journal,
+    PrepareSegment: Broker._journal,
+    RemoveSegment: Broker._journal,
+    ReadJournal: Broker._journal,
+    PunchHole: Broker._journal,
 }
 
 
@@ -252,12 +326,41 @@ class World:
         return Now(self.ns, START_US + self.ns // 1000)
 
     def broker(
-        self, name: str = "node", limits: Limits | None = None, heartbeat_ms: int = 10_000
+        self,
+        name: str = "node",
+        limits: Limits | None = None,
+        heartbeat_ms: int = 10_000,
+        disk: Disk | None = None,
+        streams: Sequence[Retained] = (),
+        retention: Mapping[str, Retention] | None = None,
+        confirm_early: bool = False,
     ) -> Broker:
-        """A new node."""
+        """A new node; with a disk it recovers what that holds, as a node of the real world does.
+
+        DiskError if it must not go on with that. `streams` are the topics that it retains, all of
+        them unless `retention` says less. `confirm_early` is a bug.
+        """
+        limits = limits or Limits()
         identity = Identity(self.random.randbytes(16), name, 1)
-        node = Node(identity, limits or Limits(), heartbeat_ms, self.random)
-        return Broker(self, node)
+        node = Node(identity, limits, heartbeat_ms, self.random)
+        broker = Broker(self, node, disk)
+        if disk is not None:
+            kept = retention or {}
+            found = [SegmentView(*segment) for segment in disk.open_segments()]
+            now = self.now()
+            new_id = self.random.randbytes(16).hex()
+            recovered = recover(found, limits.segment_bytes, new_id, now.wall_us)
+            for first in recovered.leftovers:
+                disk.perform(RemoveSegment(first))
+            broker.findings = recovered.findings
+            journal = Journal(recovered, limits, now.wall_us, lambda name: kept.get(name, KEEP))
+            node.keep(journal, streams, now, confirm_early)
+            broker.begin()
+        return broker
+
+    def disk(self, capacity: int | None = None) -> Disk:
+        """A new, empty disk."""
+        return Disk(Random(self.random.getrandbits(64)), capacity)
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None:
         """Do it then."""

@@ -86,6 +86,9 @@ class Kind(IntEnum):
     BYE = 14  # client -> node
     INSPECT = 15  # client -> node
     INSPECTED = 16  # node -> client
+    CONFIRMED = 17  # node -> client
+    SETTLE = 18  # client -> node
+    SETTLED = 19  # node -> client
 
 
 class StallPolicy(IntEnum):
@@ -145,6 +148,8 @@ class Welcome:
     frame_bytes_max: int = uint32(12)
     subscriptions_max: int = uint32(13)
     time: int = sfixed64(14)
+    journal: bytes = octets(15)
+    sequence: int = uint64(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,12 @@ class Subscribe:
     pattern: str = string(2)
     selector: str = string(3)
     exact: bool = boolean(4)
+    durable: str = string(5)
+    in_flight: int = uint32(6)
+    stream: str = string(7)
+    from_sequence: int = uint64(8)
+    from_time: int = sfixed64(9)
+    paced: bool = boolean(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +173,16 @@ class Subscribed:
     """The subscription stands; its deliveries come after this."""
 
     id: int = uint32(1)
+    next_sequence: int = uint64(2)
+    waiting: int = uint64(3)
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """A client wants no more of a subscription."""
+    """A client wants no more of a subscription; with `remove`, its mailbox goes, too."""
 
     id: int = uint32(1)
+    remove: bool = boolean(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +292,33 @@ class Inspected:
     json: bytes = octets(2)
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Persistent messages are safe: `count` of them, up to the `ordinal`-th of the connection."""
+
+    ordinal: int = uint64(1)
+    count: int = uint64(2)
+    takers: int = uint32(3)
+    known: bool = boolean(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The client is done with messages of a mailbox; ranges are pairs, first and last sequence."""
+
+    subscription: int = uint32(1)
+    ranges: tuple[int, ...] = repeated(2, varint.UINT64)
+    token: int = uint64(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A settlement is safe: what it was about is not delivered again."""
+
+    subscription: int = uint32(1)
+    token: int = uint64(2)
+
+
 # Whom a receiver of an error blames; all others are disputes about the protocol: PeerError.
 _BLAME: dict[str, type[RegraftError]] = {
     name: blame
@@ -309,6 +350,9 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.BYE: Bye,
     Kind.INSPECT: Inspect,
     Kind.INSPECTED: Inspected,
+    Kind.CONFIRMED: Confirmed,
+    Kind.SETTLE: Settle,
+    Kind.SETTLED: Settled,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -328,6 +372,9 @@ Control: TypeAlias = (
     | Bye
     | Inspect
     | Inspected
+    | Confirmed
+    | Settle
+    | Settled
 )
 
 
@@ -346,10 +393,15 @@ def decode(kind: int, payload: bytes) -> Any:
     return protobuf.decode(CLASSES[Kind(kind)], payload)
 
 
-def read_transfer(payload: bytes) -> tuple[int, tuple[int, ...]]:
-    """The two things that every receiver of a run wants to know: how many, and for whom."""
+def read_transfer(payload: bytes) -> tuple[int, tuple[int, ...], int, int]:
+    """What a receiver of a run wants to know: how many, for whom, from which sequence, attempts."""
     transfer: Transfer = decode(Kind.TRANSFER, payload)
-    return transfer.count, transfer.subscriptions
+    return (
+        transfer.count,
+        transfer.subscriptions,
+        transfer.first_sequence,
+        transfer.delivery_count,
+    )
 
 
 # ---------------------------------------------------------------------- frames

@@ -145,7 +145,7 @@ def expected(data: bytes) -> tuple[bytes, bytes, int, int] | None:
 
 def test_the_scan_agrees_with_the_reference() -> None:
     accepted = refused = 0
-    for data in cases(1, 20_000):
+    for data in cases(1, 8_000):
         fault, *found = examine(data)
         reference = expected(data)
         assert (fault == 0) == (reference is not None), (fault, data.hex())
@@ -154,7 +154,7 @@ def test_the_scan_agrees_with_the_reference() -> None:
         else:
             assert tuple(found) == reference, data.hex()
             accepted += 1
-    assert accepted > 5_000 and refused > 5_000
+    assert accepted > 2_000 and refused > 2_000
 
 
 def test_random_bytes_get_the_verdict_of_the_reference() -> None:

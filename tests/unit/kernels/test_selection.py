@@ -191,7 +191,7 @@ def message(random: Random) -> Message:
 def test_generated_selectors_and_messages(kernel: ModuleType) -> None:
     random = Random(20261115)
     seen: Counter[tuple[str, bool | None]] = Counter()
-    for _ in range(3000 if kernel is compiled else 1200):
+    for _ in range(1500 if kernel is compiled else 600):
         selector = Selector.parse(text(random))
         both = kernel.compile_selector(selector), kernel.compile_condition(selector.written)
         for _ in range(4):

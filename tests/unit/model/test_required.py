@@ -420,7 +420,7 @@ def test_made_up_expressions() -> None:
     random = Random(2)
     maker = Maker(random)
     matched = said = anchored = 0
-    for _ in range(1500):
+    for _ in range(600):
         pattern, make = maker.whole()
         try:
             compiled(pattern)
@@ -432,13 +432,13 @@ def test_made_up_expressions() -> None:
             text = make()
             matched += holds(pattern, text)
             matched += holds(pattern, changed(random, text))
-    assert matched > 5000 and said > 500 and anchored > 100
+    assert matched > 2000 and said > 200 and anchored > 40
 
 
 def test_any_characters_at_all() -> None:
     random = Random(3)
     matched = 0
-    for _ in range(10_000):
+    for _ in range(4_000):
         pattern = "".join(random.choices("ab1()[]{}*+?|.^$\\,-:iPQEdx", k=random.randint(1, 12)))
         try:
             compiled(pattern)

@@ -130,14 +130,14 @@ def messages(draw: st.DrawFn) -> Message:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(conditions, messages())
 def test_the_canonical_tree_means_the_same(tree: Condition, message: Message) -> None:
     values = values_of(message)
     assert evaluate(canonical(tree), values) is evaluate(tree, values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(conditions)
 def test_the_canonical_tree_is_its_own_and_is_read_back(tree: Condition) -> None:
     plain = canonical(tree)
@@ -207,7 +207,7 @@ def parsed(text: str) -> Selector | None:
     return selector
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60) | soup)
 @example("\ud800 = 1")
 @example("a = '\ud800'")
@@ -225,7 +225,7 @@ def test_any_text_gives_a_selector_or_a_refusal(text: str) -> None:
         assert selector.explain(Message("a"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=30) | st.text("()[]{}*+?|.^$\\pLd1,a:<>P=!&~-", max_size=30))
 def test_any_regular_expression_is_found_or_refused(pattern: str) -> None:
     assume("\ud800" not in pattern)

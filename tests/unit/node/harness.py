@@ -1,22 +1,39 @@
 """A node without a world: clients whose sockets are byte strings, and a clock that is told.
 
 `World` performs effects as a driver would. A client that does not read has room for `room` bytes;
-what goes beyond that is unsent until it reads.
+what goes beyond that is unsent until it reads. A `KeepingWorld` has a journal, on a disk that says
+that something is persisted when it is told to.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from regraft.journal.journal import Journal
+from regraft.journal.recovery import SegmentView, recover
+from regraft.journal.requests import Persist, PrepareSegment, PunchHole, ReadJournal, RemoveSegment
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.model.message import Message
 from regraft.node.effect import Close, Effect, Hold, Note, Refuse, Stopped, WakeAt, Write
-from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
+from regraft.node.event import (
+    Closed,
+    DiskFailed,
+    Event,
+    Now,
+    Opened,
+    Received,
+    Stop,
+    Tick,
+    Unsent,
+)
 from regraft.node.node import Node, allow
 from regraft.node.router import Authorize
+from regraft.node.storage import Retained
+from regraft.simulate.disk import Disk
 from regraft.wire import native
 
 HEARTBEAT_MS = 10_000
@@ -28,6 +45,14 @@ class Delivered(NamedTuple):
 
     subscriptions: tuple[int, ...]
     frame: bytes
+    sequence: int = 0
+    attempts: int = 0
+
+    @property
+    def text(self) -> str:
+        """Its body."""
+        body: bytes = native.decode(7, self.frame[12:]).body
+        return body.decode()
 
 
 class Client:
@@ -114,12 +139,15 @@ class Client:
     def _run(data: bytes, at: int, transfer: native.Transfer) -> tuple[list[Delivered], int] | None:
         assert transfer.count > 0
         run = []
-        for _ in range(transfer.count):
+        sequence = transfer.first_sequence
+        for number in range(transfer.count):
             frame = native.read_frame(data, at, 1 << 30)
             if frame is None:
                 return None
             assert frame[0] == native.Kind.MESSAGE, "something stands within a run"
-            run.append(Delivered(transfer.subscriptions, data[at : frame[3]]))
+            place = sequence + number if sequence else 0
+            whom = transfer.subscriptions
+            run.append(Delivered(whom, data[at : frame[3]], place, transfer.delivery_count))
             at = frame[3]
         return run, at
 
@@ -255,6 +283,79 @@ class World:
         assert not node._router._principals
         assert not node._router._held
         assert node._router.index.count == 0
+
+
+class KeepingWorld(World):
+    """One whose node has a journal. What the disk is asked to persist waits for `persist`."""
+
+    def __init__(
+        self,
+        streams: Sequence[Retained] = (),
+        disk: Disk | None = None,
+        ns: int = 1_000_000_000,
+        **limits: int,
+    ) -> None:
+        small = {"segment_bytes": 65_536, "frame_bytes": 16_384, "control_frame_bytes": 16_384}
+        super().__init__(**(small | limits))
+        self.ns = ns
+        self.disk = disk or Disk(Random(1))
+        self.streams = streams
+        self.asked: Persist | None = None
+        found = [SegmentView(*segment) for segment in self.disk.open_segments()]
+        wall_us = self.now.wall_us
+        recovered = recover(found, self.limits.segment_bytes, "00" * 16, wall_us)
+        self.journal = Journal(recovered, self.limits, wall_us)
+        self.node.keep(self.journal, streams, self.now)
+        for effect in self.node.step([], self.now):
+            self.perform(effect, [])
+        self.persist()
+
+    def perform(self, effect: Effect, answers: list[Event]) -> None:
+        match effect:
+            case Persist():
+                assert self.asked is None, "a second batch before the first is done"
+                self.asked = effect
+            case PrepareSegment() | RemoveSegment() | ReadJournal() | PunchHole():
+                answers += self.disk.perform(effect)
+            case _:
+                super().perform(effect, answers)
+
+    def persist(self, batches: int = 100) -> None:
+        """Persist what is asked for, and what is asked for then."""
+        while self.asked is not None and batches:
+            asked, self.asked = self.asked, None
+            batches -= 1
+            self.step(*self.disk.perform(asked))
+
+    def fail(self, number: int = errno.EIO, what: str = "sync") -> None:
+        """What is asked for fails."""
+        assert self.asked is not None
+        self.asked = None
+        self.step(DiskFailed(what, number, f"cannot {what} it: {errno.errorcode[number]}"))
+
+    def again(self, power: bool = False, **limits: int) -> KeepingWorld:
+        """Another node on what is left when this one has died."""
+        left = self.disk.power_off() if power else self.disk.crash()
+        return KeepingWorld(self.streams, left, self.ns + 1_000_000, **limits)
+
+    def check_empty(self) -> None:
+        """Nothing of them waits for the disk, or reads it."""
+        storage = self.node._storage
+        assert storage is not None
+        assert not storage._publishers
+        assert not storage._attached
+        assert not storage._waiting
+        assert not storage.keeper.waiting
+        cursors = storage.cursors
+        assert not (cursors.held or cursors.replays or cursors.reading or cursors.idle)
+
+    def reader(self, name: str, pattern: str = "#", **more: Any) -> Client:
+        """A client that reads a mailbox, as its subscription 1."""
+        hello = {key: more.pop(key) for key in list(more) if key in native.Hello.__slots__}
+        client = self.connect(hello.pop("client_id", ""), **hello)
+        client.send(native.Subscribe(1, pattern, durable=name, **more))
+        self.persist()
+        return client
 
 
 def publication(body: bytes | str | int, topic: str = "t", **more: Any) -> Message:

@@ -1,0 +1,594 @@
+"""The journal: what was appended, what is persisted, what may be read and what may go.
+
+Rules:
+
+- Records are appended in memory, at once; `flush` asks for what has gathered to be persisted. One
+  such batch is under way at a time, and what comes meanwhile is the next: group commit.
+- `persisted_position` moves only when the disk has said so. Whoever was promised something for a
+  position is told when this one has reached it.
+- A batch that failed is final: `broken` is set, nothing is asked for or confirmed any more. The
+  exception is a full disk: nothing was promised for the batch, and all of it is written again.
+- Nobody calls this room from more than one place at a time, and it looks at no clock: `now_us` is
+  the wall clock of the step.
+
+The lane appends messages through `recorder` itself; the state is brought up to date when somebody
+looks at it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from regraft.errors import LocalError
+from regraft.journal import format
+from regraft.journal.compaction import Compaction
+from regraft.journal.format import Range, Start
+from regraft.journal.index import Place, Places
+from regraft.journal.recovery import Recovered
+from regraft.journal.requests import (
+    Persist,
+    Piece,
+    PrepareSegment,
+    ReadJournal,
+    RemoveSegment,
+    Request,
+)
+from regraft.journal.retention import KEEP, Drops, Quotas, Retention
+from regraft.journal.segments import Segments, Tail
+from regraft.journal.streams import Mailbox, Publisher, Stream
+from regraft.kernels.records import Recorder
+from regraft.limits import Limits
+
+RETRY_US = 1_000_000  # after a disk was full
+NEVER_US = 1 << 62
+SNAPSHOT_SEGMENTS = 1  # written since the last snapshot, before the next
+SNAPSHOT_FACTOR = 16  # and this many times the size of the last one
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ASIDE = ("prepare", "remove", "punch", "read")  # what can fail without a batch being lost
+
+
+def keep_all(name: str) -> Retention:
+    """Every public stream keeps what it has."""
+    return KEEP
+
+
+class Journal:
+    """One journal that is being written. `requests` is emptied by whoever performs them."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        limits: Limits,
+        now_us: int,
+        retention_of: Callable[[str], Retention] = keep_all,
+    ) -> None:
+        self.requests: list[Request] = []
+        self.state = recovered.state
+        self.persisted_position = recovered.position
+        self.broken = ""  # why nothing can be persisted any more
+        self.segments = Segments(recovered.segments)
+        self.tail = Tail(limits.journal_tail_bytes)
+        self.quotas = Quotas(limits.mailbox_messages, limits.mailbox_bytes)
+        self.batches = self.batch_bytes_max = self.written = 0
+        self.snapshots = self.dropped_segments = self.settlements_refused = 0
+        self._limits = limits
+        self._batch: tuple[Piece, ...] = ()  # under way, with
+        self._overwrites: tuple[Piece, ...] = ()  # which goes first
+        self._batch_end = recovered.position
+        self._no_space = False  # for the batch under way,
+        self._no_segment = False  # or for the next segment
+        self._retry_us = self._prepare_us = 0  # not before
+        self._prepared = set(recovered.prepared)
+        self._snapshot = recovered.snapshot  # the newest that is persisted
+        self._snapshot_before = recovered.snapshot  # and the one before
+        self._snapshot_bytes = recovered.snapshot_bytes
+        self._snapshot_at = recovered.snapshot  # the newest of all,
+        self._snapshot_end = 0  # which counts once this position is persisted
+        self._doomed = 0  # segments that end here or before may go, ...
+        self._doomed_at = 0  # ... once what was said up to here is persisted
+        self._idle: dict[int, None] = {}  # publishers that are away, the longest first
+        self._tickets = 0
+        self._reads: dict[int, Callable[[bytes, str], None]] = {}  # the journal's own
+        self.recorder = self._recorder(recovered)
+        self._drops = Drops(self.segments, retention_of)
+        self._places = Places(
+            self.state, self.segments, self.recorder, self.tail, self._ask, limits.index_cache_bytes
+        )
+        self._compaction = Compaction(self.state, self.segments, self._places.footers, self._ask)
+        self._open(recovered, now_us)
+
+    def _recorder(self, recovered: Recovered) -> Recorder:
+        recorder = Recorder(recovered.segment_bytes, format.INDEX_EVERY)
+        recorder.open(recovered.first, recovered.position, recovered.epoch, recovered.time_us)
+        recorder.synced = recovered.position
+        for entry in recovered.entries:
+            recorder.reindex(*entry)
+        return recorder
+
+    def _open(self, recovered: Recovered, now_us: int) -> None:
+        for stream in self.state.streams.values():
+            self._give_slot(stream)
+            if isinstance(stream, Mailbox):
+                self.quotas.watch(stream, recovered.position)
+        away = sorted(self.state.publishers.values(), key=lambda one: one.last_us)
+        self._idle = dict.fromkeys(one.number for one in away)
+        self._point_to_snapshot()
+        for number in recovered.abandoned:
+            self.detach(number, self.state.mailbox(number).delivered, now_us)
+        self.tick(now_us)
+
+    # ------------------------------------------------------------------- streams
+
+    def make_stream(self, name: str, pattern: str, exact: bool, now_us: int) -> Stream:
+        """Retain a topic, or go on doing so."""
+        known = self.state.names.get(name)
+        if known is not None and (known.pattern, known.exact) == (pattern, exact):
+            return known
+        if known is not None:
+            self.remove_stream(known.number, now_us)
+        if len(self.state.names) >= self._limits.streams:
+            raise _too_many("streams", self._limits.streams)
+        made = format.StreamMade(self.state.numbers, name, pattern, exact)
+        self._control(made, now_us)
+        return self._give_slot(self.state.streams[made.number])
+
+    def remove_stream(self, number: int, now_us: int) -> None:
+        """Retain a topic no more."""
+        self.recorder.remove_stream(self.state.streams[number].slot)
+        self._control(format.StreamGone(number), now_us)
+        self._drops.holder = None
+
+    def make_mailbox(
+        self,
+        name: str,
+        pattern: str,
+        exact: bool,
+        selector: str,
+        owner: str,
+        now_us: int,
+        quota_messages: int = 0,
+        quota_bytes: int = 0,
+    ) -> Mailbox:
+        """Begin a durable subscription. LocalError if there are too many, or the name is taken."""
+        if name in self.state.mailboxes:
+            raise LocalError("subscription-in-use", f"there is a mailbox {name} already")
+        if len(self.state.mailboxes) >= self._limits.mailboxes:
+            raise _too_many("mailboxes", self._limits.mailboxes)
+        number = self.state.numbers
+        quotas = quota_messages, quota_bytes
+        made = format.MailboxMade(number, name, pattern, selector, exact, owner, *quotas)
+        self._control(made, now_us)
+        mailbox = self.state.mailboxes[name]
+        self._give_slot(mailbox)
+        self.quotas.watch(mailbox, self.recorder.position)
+        return mailbox
+
+    def remove_mailbox(self, number: int, now_us: int) -> None:
+        """End a durable subscription, with all that waits in it."""
+        self.recorder.remove_stream(self.state.mailbox(number).slot)
+        self._control(format.MailboxGone(number), now_us)
+        self.quotas.forget(number)
+        self._drops.holder = None
+
+    def attach(self, number: int, window: int, now_us: int) -> None:
+        """A client reads a mailbox; it may have `window` messages in its hands."""
+        self._control(format.Attached(number, window), now_us)
+
+    def detach(self, number: int, delivered: int, now_us: int) -> None:
+        """It reads no more; this was the highest sequence it was given."""
+        self._control(format.Detached(number, delivered), now_us)
+
+    def settle(self, number: int, ranges: Iterable[Range], now_us: int) -> bool:
+        """Settle messages of a mailbox. It counts once the position after it is persisted.
+
+        False if some could not be remembered, because too many ranges lie apart (limit
+        mailbox_ranges): those stay unsettled, and will be delivered again.
+        """
+        mailbox = self.state.mailbox(number)
+        self.refresh(mailbox)
+        changed: list[Range] = []
+        complete = True
+        for first, last in ranges:
+            new = mailbox.settle(first, last, self._limits.mailbox_ranges)
+            if new is None:
+                complete = False
+                self.settlements_refused += 1
+            else:
+                changed += new
+        if changed:
+            self.recorder.append(format.SETTLED, format.encode_settled(number, changed), now_us)
+        if number in self.quotas.full:
+            self.quotas.watch(mailbox, self.recorder.position)
+        return complete
+
+    def refresh(self, stream: Stream) -> Stream:
+        """Bring what the state says of a stream up to what was appended."""
+        counted = self.recorder.size(stream.slot)
+        stream.next_sequence = self.recorder.next_sequence(stream.slot)
+        stream.size += counted - stream.counted
+        stream.counted = counted
+        return stream
+
+    def _give_slot(self, stream: Stream) -> Stream:
+        stream.slot = self.recorder.add_stream(stream.number, stream.next_sequence)
+        stream.counted = 0
+        return stream
+
+    def _control(self, control: format.Control, now_us: int) -> int:
+        """Append a CONTROL record, and do what it says; the position behind it."""
+        self.recorder.append(format.CONTROL, format.encode_control(control), now_us)
+        self.state.apply_control(control, now_us)
+        return self.recorder.position
+
+    # ---------------------------------------------------------------- publishers
+
+    def publisher(self, client_id: str, now_us: int) -> Publisher:
+        """What is known of a publisher that is here now; its window is ready to be used."""
+        known = self.state.clients.get(client_id)
+        if known is None:
+            while len(self.state.publishers) >= self._limits.publishers_remembered:
+                if not self._idle:
+                    raise _too_many("publishers_remembered", self._limits.publishers_remembered)
+                self._forget(next(iter(self._idle)), now_us)
+            number = self.state.publisher_numbers
+            self._control(format.PublisherMade(number, client_id), now_us)
+            known = self.state.clients[client_id]
+        self._idle.pop(known.number, None)
+        known.thaw()
+        return known
+
+    def release(self, publisher: Publisher, now_us: int) -> None:
+        """A publisher is away from now on."""
+        publisher.last_us = now_us
+        publisher.freeze()
+        self._idle[publisher.number] = None
+
+    def _forget(self, number: int, now_us: int) -> None:
+        del self._idle[number]
+        self._control(format.PublisherGone(number), now_us)
+
+    def _forget_idle(self, now_us: int) -> None:
+        """Forget publishers that were away for too long."""
+        oldest = now_us - self._limits.publisher_idle_s * 1_000_000
+        while self._idle:
+            number = next(iter(self._idle))
+            if self.state.publishers[number].last_us >= oldest:
+                return
+            self._forget(number, now_us)
+
+    # ----------------------------------------------------------------- refusals
+
+    def refusal(self, numbers: Iterable[int]) -> str:
+        """The name of the error that a publication for these streams gets now; "" for none.
+
+        It may change with every call but this one; of mailboxes, `quotas.changed` says which.
+        """
+        if self.broken:
+            return "journal-failed"
+        if self.disk_full:
+            return "disk-full"
+        if self.full:
+            return "journal-full"
+        if self.quotas.full and not self.quotas.full.isdisjoint(numbers):
+            return "mailbox-full"
+        return ""
+
+    @property
+    def disk_full(self) -> bool:
+        """There is no space left, or only what is left of this segment.
+
+        It is refused that early, so that what is left is enough to say what may be dropped.
+        """
+        return self._no_space or self._no_segment
+
+    @property
+    def full(self) -> bool:
+        """All of the space is used but for a rest, which settlements and snapshots need."""
+        used = self.recorder.position - self.segments.oldest - self._compaction.punched
+        reserve = min(self.recorder.segment_bytes, self._limits.journal_bytes // 4)
+        return used >= self._limits.journal_bytes - reserve
+
+    # -------------------------------------------------------------- group commit
+
+    @property
+    def batch(self) -> tuple[Piece, ...]:
+        """What is on its way to the disk."""
+        return self._batch
+
+    def flush(self, now_us: int) -> None:
+        """Have persisted what was appended, unless a batch is under way: call it once per step."""
+        if self.broken:
+            self.recorder.take()  # nobody will ever have it
+        if self._batch or not self.recorder.used:
+            return
+        self._overwrites = tuple(self._compaction.overwrites(self.persisted_position))
+        self._batch = tuple(Piece(*piece) for piece in self.recorder.take())
+        self._batch_end = self.recorder.position
+        closed = [self._note(piece) for piece in self._batch]
+        self._persist()
+        for number in self.quotas.due(self._batch_end):
+            mailbox = self.state.streams.get(number)
+            if isinstance(mailbox, Mailbox):
+                self.refresh(mailbox)
+                self.quotas.watch(mailbox, self._batch_end)
+        if any(closed):
+            self._maintain(now_us)
+        self._prepare(now_us)
+
+    def _persist(self) -> None:
+        pieces = self._overwrites + self._batch
+        self.requests.append(Persist(pieces, self.recorder.segment_bytes))
+
+    def _note(self, piece: Piece) -> bool:
+        """A piece leaves for the disk: which segment it begins or closes; whether it closes one."""
+        size = self.recorder.segment_bytes
+        if piece.first >= self.segments.end:
+            self.segments.add(piece.first, size)
+            self._prepared.discard(piece.first)
+        if piece.offset + len(piece.data) < size:
+            return False
+        index = format.decode_trailer(memoryview(piece.data)[-format.TRAILER_BYTES :])
+        if index:
+            at = index - piece.first - piece.offset
+            header = format.decode_header(memoryview(piece.data)[at:], index)
+            assert header is not None, "a trailer points to the INDEX"
+            payload = piece.data[at + format.HEADER_BYTES : at + header.length]  # a copy to keep
+            extents = format.decode_index(payload)
+            for number in extents:
+                stream = self.state.streams.get(number)
+                if stream is not None:
+                    self.refresh(stream)
+            self.state.apply_index(piece.first, extents)
+            self._places.footers.put(piece.first, extents, len(payload), index - piece.first)
+        return True
+
+    def _prepare(self, now_us: int) -> None:
+        """Have the next segment made, when this one is nearly full."""
+        size = self.recorder.segment_bytes
+        following = self.recorder.first + size
+        if self.recorder.position - self.recorder.first < size * 3 // 4:
+            return
+        if following not in self._prepared and now_us >= self._prepare_us:
+            self._prepared.add(following)
+            self.requests.append(PrepareSegment(following, size))
+
+    def persisted(self, now_us: int) -> tuple[Piece, ...]:
+        """The batch under way is on the disk: this is what it held."""
+        assert self._batch, "nothing was to be persisted"
+        batch = self._batch
+        self.persisted_position = self.recorder.synced = self._batch_end
+        size = sum(len(piece.data) for piece in self._batch)
+        self.batches += 1
+        self.written += size
+        self.batch_bytes_max = max(self.batch_bytes_max, size)
+        for piece in self._batch:
+            self.tail.add(piece)
+        self.requests += self._compaction.overwritten()
+        self._batch = self._overwrites = ()
+        self._no_space = False
+        if self._snapshot_at > self._snapshot and self.persisted_position >= self._snapshot_end:
+            self._snapshot_before, self._snapshot = self._snapshot, self._snapshot_at
+        self._drop()
+        self.flush(now_us)
+        return batch
+
+    def failed(self, what: str, number: int, text: str, now_us: int) -> None:
+        """The disk did not do what it was asked for; `number` is its errno."""
+        if what == "prepare":  # only a hint; what needs the segment will try again
+            self._prepared.clear()
+            self._prepare_us = now_us + RETRY_US
+            self._no_segment = number in _FULL
+        elif what in _ASIDE:
+            return
+        elif number in _FULL:
+            self._no_space = True
+            self._retry_us = now_us + RETRY_US
+        else:
+            self.broken = text
+
+    def prepared(self, first: int) -> None:
+        """A segment is ready to be written to."""
+        self._prepared.add(first)
+        self._no_segment = False
+
+    def tick(self, now_us: int) -> None:
+        """What time brings. Call it about once a second, and `flush` behind it."""
+        if self.broken:
+            return
+        if self._no_space and now_us >= self._retry_us:
+            self._retry_us = NEVER_US  # unless it fails again
+            self._persist()
+        self._prepare(now_us)
+        self._forget_idle(now_us)
+        if self._batch:
+            return
+        self._maintain(now_us)
+        if isinstance(self._drops.holder, Mailbox):
+            self._compaction.look(
+                self._snapshot_before,
+                lambda number: self._drops.held_by(self.state.streams[number], now_us),
+                now_us,
+            )
+        self._compaction.announce(lambda made: self._control(made, now_us))
+        if self._compaction.ready(self.persisted_position) and not self.recorder.used:
+            self.recorder.append(format.SKIP, b"", now_us)  # for a batch to go along with
+
+    # --------------------------------------------------------- snapshots and drops
+
+    def _maintain(self, now_us: int) -> None:
+        """Write a snapshot if it is time for one; see what may be dropped."""
+        end = self.segments.oldest_end
+        if len(self.segments) > 1 and self._doomed < end:
+            needed = self._drops.needed_from(map(self.refresh, self._all_streams()), now_us)
+            if needed >= end:
+                self._doomed, self._doomed_at = needed, self.recorder.position
+        least = max(
+            SNAPSHOT_SEGMENTS * self.recorder.segment_bytes,
+            SNAPSHOT_FACTOR * self._snapshot_bytes,
+        )
+        written = self.recorder.position - self._snapshot_at
+        short = self.full or self.disk_full
+        if written >= least or (short and self._doomed >= end > self._snapshot_at):
+            self.write_snapshot(now_us)
+        self._drop()
+
+    def _all_streams(self) -> Iterable[Stream]:
+        return self.state.streams.values()
+
+    def write_snapshot(self, now_us: int) -> bool:
+        """Append a snapshot, if all that is in memory was taken; whether it was."""
+        if self.recorder.used:
+            return False
+        for stream in self._all_streams():
+            self.refresh(stream)
+        for publisher in self.state.publishers.values():
+            if publisher.window is not None:
+                publisher.last_us = now_us
+        before = self.recorder.position
+        chunks = self.state.snapshot(min(256 * 1024, self.recorder.segment_bytes // 8))
+        positions = [self.recorder.append(format.SNAPSHOT, chunk, now_us) for chunk in chunks]
+        self._snapshot_at = positions[0]
+        self._snapshot_end = self.recorder.position
+        self._snapshot_bytes = self.recorder.position - before
+        self.snapshots += 1
+        self._point_to_snapshot()
+        return True
+
+    def _point_to_snapshot(self) -> None:
+        self.recorder.start_payload = format.encode_start(
+            Start(
+                format.FORMAT,
+                self.state.journal_id,
+                self.recorder.segment_bytes,
+                self._snapshot_at,
+                self.state.created_us,
+            )
+        )
+
+    def _drop(self) -> None:
+        """Remove segments that nobody needs, once the disk knows that nobody does."""
+        if self.persisted_position < self._doomed_at:
+            return
+        lowest = min(self._doomed, self._snapshot)
+        dropped = 0
+        while len(self.segments) > 1 and self.segments.oldest_end <= lowest:
+            if self._compaction.touches(self.segments.oldest):
+                break
+            first = self.segments.drop()
+            self.state.holes.pop(first, None)
+            self._compaction.forget(first)
+            self._places.footers.forget(first)
+            self.requests.append(RemoveSegment(first))
+            dropped += 1
+        if dropped:
+            self.dropped_segments += dropped
+            self._drops.holder = None
+            for stream in self._all_streams():
+                stream.forget_before(self.segments.oldest)
+
+    # ------------------------------------------------------------------- reading
+
+    def locate(self, number: int, sequence: int) -> Place | None:
+        """Where to begin reading a stream from a sequence on. None: not yet, ask again.
+
+        It is time to ask again when `arrived` has returned True.
+        """
+        return self._not_in_hole(self._places.locate(number, sequence))
+
+    def locate_time(self, number: int, time_us: int) -> Place | None:
+        """The same from a time on: behind it, all records are of that time or later."""
+        return self._not_in_hole(self._places.locate_time(number, time_us))
+
+    def forward(self, position: int) -> int:
+        """Where a reader at this position goes on: the same, unless what is there is gone.
+
+        To be asked before something is read, and again when it has arrived.
+        """
+        return self._compaction.behind_hole(max(position, self.segments.oldest))
+
+    def read(self, first: int, offset: int, size: int) -> int:
+        """Have bytes read for somebody else; the ticket that will come with them."""
+        self._tickets += 1
+        self.requests.append(ReadJournal(self._tickets, first, offset, size))
+        return self._tickets
+
+    def arrived(self, ticket: int, data: bytes, error: str) -> bool:
+        """Bytes were read; whether the journal itself had asked for them."""
+        wanted = self._reads.pop(ticket, None)
+        if wanted is None:
+            return False
+        wanted(data, error)
+        return True
+
+    def _ask(self, first: int, offset: int, size: int, then: Callable[[bytes, str], None]) -> None:
+        self._reads[self.read(first, offset, size)] = then
+
+    def _not_in_hole(self, place: Place | None) -> Place | None:
+        if place is None:
+            return None
+        position = self.forward(sum(place))
+        segment = self.segments.find(position)
+        return place if segment is None else Place(segment[0], position - segment[0])
+
+    # ------------------------------------------------------------------ counters
+
+    def snapshot_counters(self) -> dict[str, Any]:
+        """What the journal holds and has done, for people and for tests."""
+        holder = self._drops.holder
+        return {
+            "segments": len(self.segments),
+            "bytes": self.segments.size,
+            "bytes_punched": self._compaction.punched,
+            "index_bytes_cached": self._places.footers.size,
+            "indexes_unreadable": self._places.footers.unreadable,
+            "position": self.recorder.position,
+            "persisted": self.persisted_position,
+            "epoch": self.recorder.epoch,
+            "streams": len(self.state.names),
+            "mailboxes": len(self.state.mailboxes),
+            "mailboxes_full": len(self.quotas.full),
+            "publishers": len(self.state.publishers),
+            "batches": self.batches,
+            "batch_bytes_max": self.batch_bytes_max,
+            "written_bytes": self.written,
+            "waiting_bytes": self.recorder.used,
+            "snapshots": self.snapshots,
+            "segments_dropped": self.dropped_segments,
+            "settlements_refused": self.settlements_refused,
+            "held_by": holder.name if holder is not None else "",
+            "full": self.full,
+            "disk_full": self.disk_full,
+            "broken": self.broken,
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Streams and mailboxes, to look at."""
+        for stream in self.state.streams.values():
+            self.refresh(stream)
+            row = {
+                "number": stream.number,
+                "name": stream.name,
+                "kind": "stream",
+                "pattern": stream.pattern,
+                "next_sequence": stream.next_sequence,
+                "bytes": stream.size,
+            }
+            if isinstance(stream, Mailbox):
+                row |= {
+                    "kind": "mailbox",
+                    "selector": stream.selector,
+                    "owner": stream.owner,
+                    "waiting": stream.waiting,
+                    "waiting_bytes": stream.waiting * stream.average,
+                    "floor": stream.floor,
+                    "ranges": len(stream.settled),
+                    "attached": stream.window > 0,
+                    "full": stream.number in self.quotas.full,
+                }
+            yield row
+
+
+def _too_many(limit: str, value: int) -> LocalError:
+    return LocalError("limit-exceeded", f"this node takes {value}: limit {limit}")

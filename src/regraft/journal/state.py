@@ -1,0 +1,427 @@
+"""What a journal's records amount to: streams, mailboxes, publishers.
+
+A state is the sum of the records up to some position. While a node runs, the journal changes it as
+it appends; at recovery, `apply` takes in the same records one by one. `snapshot` writes it down, so
+that recovery need not begin with the first record, and old segments can go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from regraft.journal import format
+from regraft.journal.format import Bytes, Extent, Range, Record, Spot, damaged
+from regraft.journal.streams import Mailbox, Mark, Publisher, Stream
+from regraft.kernels.records import sequences
+
+CHUNK_BYTES = 256 * 1024  # of a snapshot: one record
+RANGES_PER_ROW = 1000
+MARKS_PER_ROW = 500
+
+
+class State:
+    """All that must be known to go on. Numbers of streams are never used again."""
+
+    def __init__(self, journal_id: str = "", created_us: int = 0) -> None:
+        self.journal_id = journal_id
+        self.created_us = created_us
+        self.numbers = 1  # the next number of a stream
+        self.publisher_numbers = 1
+        self.streams: dict[int, Stream] = {}  # public ones and those of mailboxes
+        self.names: dict[str, Stream] = {}  # public ones
+        self.mailboxes: dict[str, Mailbox] = {}  # by name
+        self.publishers: dict[int, Publisher] = {}
+        self.clients: dict[str, Publisher] = {}  # publishers by client id
+        self.holes: dict[int, list[tuple[int, int]]] = {}  # segment -> (offset, size), in order
+
+    # --------------------------------------------------------------------- records
+
+    def apply(self, record: Record) -> None:
+        """Take in one record; DiskError if it does not fit what came before."""
+        if record.kind == format.MESSAGES:
+            spots = format.places(record.meta)
+            self.apply_messages(record.position, spots, record.messages, len(record.payload))
+            if record.publisher:
+                self.apply_published(
+                    record.position, record.publisher, record.payload, record.time_us
+                )
+        elif record.kind == format.CONTROL:
+            self.apply_control(format.decode_control(record.payload), record.time_us)
+        elif record.kind == format.SETTLED:
+            number, ranges = format.decode_settled(record.payload)
+            mailbox = self.streams.get(number)
+            if isinstance(mailbox, Mailbox):
+                for first, last in ranges:
+                    mailbox.settle(first, last)
+
+    def apply_messages(self, position: int, places: list[Spot], messages: int, size: int) -> None:
+        """Messages of this size were appended to streams."""
+        streams = self.streams
+        for number, sequence in places:
+            stream = streams.get(number)
+            if stream is None:
+                raise damaged(f"position {position} has messages of no stream: {number}")
+            if sequence != stream.next_sequence:
+                raise damaged(
+                    f"position {position} has message {sequence} of stream {number} where "
+                    f"{stream.next_sequence} should be"
+                )
+            stream.next_sequence = sequence + messages
+            stream.size += size
+
+    def apply_published(self, position: int, number: int, frames: memoryview, time_us: int) -> None:
+        """They came from a publisher who is remembered."""
+        publisher = self.publishers.get(number)
+        if publisher is None:
+            raise damaged(f"position {position} is of no publisher: {number}")
+        publisher.last_us = time_us
+        window = publisher.window or publisher.thaw()
+        try:
+            for sequence in sequences(frames, 0, len(frames)):
+                if sequence >= 0:
+                    window.accept(sequence)
+        except ValueError as error:
+            raise damaged(f"position {position} has messages that are none: {error}") from None
+
+    def apply_control(self, control: format.Control, time_us: int) -> None:
+        """Something was made, attached, or has gone."""
+        try:
+            _CONTROLS[type(control)](self, control, time_us)
+        except KeyError as error:
+            raise damaged(f"a CONTROL record speaks of what is not there: {control}") from error
+
+    def apply_index(self, first: int, extents: dict[int, Extent]) -> None:
+        """The segment that begins at `first` was closed, and holds this."""
+        for number, extent in extents.items():
+            stream = self.streams.get(number)
+            if stream is None:  # it is gone
+                continue
+            offset = extent.entry(0)[0]
+            stream.add_mark(
+                Mark(
+                    first,
+                    offset,
+                    extent.first,
+                    extent.last,
+                    extent.first_us,
+                    extent.last_us,
+                    stream.size,
+                    first,
+                )
+            )
+
+    def unknown(self, extents: dict[int, Extent]) -> dict[int, Extent]:
+        """Those of what a closed segment holds that its streams do not know yet."""
+        return {
+            number: extent
+            for number, extent in extents.items()
+            if number in self.streams and extent.last > self.streams[number].indexed
+        }
+
+    def _stream_made(self, made: format.StreamMade, time_us: int) -> None:
+        stream = Stream(made.number, made.name, made.pattern, made.exact)
+        self.numbers = max(self.numbers, made.number + 1)
+        self.streams[made.number] = self.names[made.name] = stream
+
+    def _stream_gone(self, gone: format.StreamGone, time_us: int) -> None:
+        stream = self.streams.pop(gone.number)
+        del self.names[stream.name]
+
+    def _mailbox_made(self, made: format.MailboxMade, time_us: int) -> None:
+        mailbox = Mailbox(
+            made.number,
+            made.name,
+            made.pattern,
+            made.exact,
+            made.selector,
+            made.owner,
+            made.quota_messages,
+            made.quota_bytes,
+        )
+        self.numbers = max(self.numbers, made.number + 1)
+        self.streams[made.number] = self.mailboxes[made.name] = mailbox
+
+    def _mailbox_gone(self, gone: format.MailboxGone, time_us: int) -> None:
+        mailbox = self.streams.pop(gone.number)
+        del self.mailboxes[mailbox.name]
+
+    def _publisher_made(self, made: format.PublisherMade, time_us: int) -> None:
+        publisher = Publisher(made.number, made.client_id, time_us)
+        self.publisher_numbers = max(self.publisher_numbers, made.number + 1)
+        self.publishers[made.number] = self.clients[made.client_id] = publisher
+
+    def _publisher_gone(self, gone: format.PublisherGone, time_us: int) -> None:
+        publisher = self.publishers.pop(gone.number)
+        del self.clients[publisher.client_id]
+
+    def _attached(self, attached: format.Attached, time_us: int) -> None:
+        self.mailbox(attached.number).window = attached.window
+
+    def _detached(self, detached: format.Detached, time_us: int) -> None:
+        mailbox = self.mailbox(detached.number)
+        mailbox.delivered = max(mailbox.delivered, detached.delivered)
+        mailbox.window = 0
+
+    def _hole_made(self, made: format.HoleMade, time_us: int) -> None:
+        self.add_hole(made.first, made.offset, made.size)
+
+    def mailbox(self, number: int) -> Mailbox:
+        """The mailbox with this number; KeyError if there is none."""
+        stream = self.streams[number]
+        if not isinstance(stream, Mailbox):
+            raise KeyError(number)
+        return stream
+
+    def add_hole(self, first: int, offset: int, size: int) -> None:
+        """A stretch of a segment is dead; it takes in the holes that lie in it."""
+        end = offset + size
+        holes = [
+            hole
+            for hole in self.holes.get(first, [])
+            if hole[0] + hole[1] <= offset or hole[0] >= end
+        ]
+        self.holes[first] = sorted([*holes, (offset, size)])
+
+    def calm(self) -> list[int]:
+        """After a crash: nobody is attached or publishes. The mailboxes that were attached."""
+        for publisher in self.publishers.values():
+            publisher.freeze()
+        return [mailbox.number for mailbox in self.mailboxes.values() if mailbox.abandon()]
+
+    # ------------------------------------------------------------------- snapshots
+
+    def snapshot(self, chunk_bytes: int = CHUNK_BYTES) -> list[bytes]:
+        """All of it, as the payloads of SNAPSHOT records."""
+        head = _Head(self.journal_id, self.created_us, self.numbers, self.publisher_numbers)
+        rows: list[_Row] = [head]
+        for stream in self.streams.values():
+            if isinstance(stream, Mailbox):
+                rows += _mailbox_rows(stream)
+            else:
+                rows.append(
+                    _StreamRow(
+                        stream.number,
+                        stream.name,
+                        stream.pattern,
+                        stream.exact,
+                        stream.next_sequence,
+                        stream.size,
+                        stream.indexed,
+                    )
+                )
+            rows += _mark_rows(stream)
+        rows += [
+            _PublisherRow(p.number, p.client_id, p.last_us, p.state())
+            for p in self.publishers.values()
+        ]
+        rows += [_HolesRow(first, holes) for first, holes in self.holes.items()]
+        return _pack(rows, chunk_bytes)
+
+    @classmethod
+    def restore(cls, chunks: list[Bytes]) -> State:
+        """A state from all the chunks of its snapshot, in order."""
+        state = cls()
+        for number, chunk in enumerate(chunks):
+            part, parts, rows = decode_chunk(chunk)
+            if (part, parts) != (number, len(chunks)):
+                raise damaged("the parts of a snapshot do not fit together")
+            try:
+                for row in rows:
+                    _RESTORERS[type(row)](state, row)
+            except KeyError as error:
+                raise damaged(f"a snapshot speaks of what is not in it: {error}") from None
+        return state
+
+    def _restore_head(self, row: _Head) -> None:
+        self.journal_id, self.created_us = row.journal_id, row.created_us
+        self.numbers, self.publisher_numbers = row.numbers, row.publisher_numbers
+
+    def _restore_stream(self, row: _StreamRow) -> None:
+        stream = Stream(row.number, row.name, row.pattern, row.exact)
+        stream.next_sequence, stream.size, stream.indexed = row.next_sequence, row.size, row.indexed
+        self.streams[row.number] = self.names[row.name] = stream
+
+    def _restore_mailbox(self, row: _MailboxRow) -> None:
+        mailbox = Mailbox(
+            row.number,
+            row.name,
+            row.pattern,
+            row.exact,
+            row.selector,
+            row.owner,
+            row.quota_messages,
+            row.quota_bytes,
+        )
+        mailbox.next_sequence, mailbox.size = row.next_sequence, row.size
+        mailbox.indexed, mailbox.floor = row.indexed, row.floor
+        mailbox.delivered, mailbox.window = row.delivered, row.window
+        self.streams[row.number] = self.mailboxes[row.name] = mailbox
+
+    def _restore_ranges(self, row: _RangesRow) -> None:
+        for first, last in row.ranges:
+            self.mailbox(row.number).settled.add(first, last)
+
+    def _restore_marks(self, row: _MarksRow) -> None:
+        self.streams[row.number].marks += row.marks
+
+    def _restore_publisher(self, row: _PublisherRow) -> None:
+        publisher = Publisher(row.number, row.client_id, row.last_us, row.window)
+        self.publishers[row.number] = self.clients[row.client_id] = publisher
+
+    def _restore_holes(self, row: _HolesRow) -> None:
+        self.holes[row.first] = row.holes
+
+
+# ---------------------------------------------------------------------- rows of a snapshot
+
+
+class _Head(msgspec.Struct, tag="head"):
+    journal_id: str
+    created_us: int
+    numbers: int
+    publisher_numbers: int
+
+
+class _StreamRow(msgspec.Struct, tag="stream"):
+    number: int
+    name: str
+    pattern: str
+    exact: bool
+    next_sequence: int
+    size: int
+    indexed: int
+
+
+class _MailboxRow(msgspec.Struct, tag="mailbox"):
+    number: int
+    name: str
+    pattern: str
+    exact: bool
+    selector: str
+    owner: str
+    quota_messages: int
+    quota_bytes: int
+    next_sequence: int
+    size: int
+    indexed: int
+    floor: int
+    delivered: int
+    window: int
+
+
+class _RangesRow(msgspec.Struct, tag="settled"):
+    number: int
+    ranges: list[Range]
+
+
+class _MarksRow(msgspec.Struct, tag="marks"):
+    number: int
+    marks: list[Mark]
+
+
+class _PublisherRow(msgspec.Struct, tag="publisher"):
+    number: int
+    client_id: str
+    last_us: int
+    window: bytes
+
+
+class _HolesRow(msgspec.Struct, tag="holes"):
+    first: int
+    holes: list[tuple[int, int]]
+
+
+_Row = _Head | _StreamRow | _MailboxRow | _RangesRow | _MarksRow | _PublisherRow | _HolesRow
+
+
+class _Chunk(msgspec.Struct):
+    part: int
+    parts: int
+    rows: list[_Row]
+
+
+_CHUNK = msgspec.json.Decoder(_Chunk)
+
+_CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
+    format.StreamMade: State._stream_made,
+    format.StreamGone: State._stream_gone,
+    format.MailboxMade: State._mailbox_made,
+    format.MailboxGone: State._mailbox_gone,
+    format.PublisherMade: State._publisher_made,
+    format.PublisherGone: State._publisher_gone,
+    format.Attached: State._attached,
+    format.Detached: State._detached,
+    format.HoleMade: State._hole_made,
+}
+
+_RESTORERS: dict[type, Callable[[State, Any], None]] = {
+    _Head: State._restore_head,
+    _StreamRow: State._restore_stream,
+    _MailboxRow: State._restore_mailbox,
+    _RangesRow: State._restore_ranges,
+    _MarksRow: State._restore_marks,
+    _PublisherRow: State._restore_publisher,
+    _HolesRow: State._restore_holes,
+}
+
+
+def decode_chunk(payload: Bytes) -> tuple[int, int, list[_Row]]:
+    """A SNAPSHOT record: which part of how many, and what it says."""
+    try:
+        chunk = _CHUNK.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise damaged(f"a SNAPSHOT record cannot be read: {error}") from None
+    return chunk.part, chunk.parts, chunk.rows
+
+
+def _mailbox_rows(box: Mailbox) -> list[_Row]:
+    rows: list[_Row] = [
+        _MailboxRow(
+            box.number,
+            box.name,
+            box.pattern,
+            box.exact,
+            box.selector,
+            box.owner,
+            box.quota_messages,
+            box.quota_bytes,
+            box.next_sequence,
+            box.size,
+            box.indexed,
+            box.floor,
+            box.delivered,
+            box.window,
+        )
+    ]
+    ranges = list(box.settled)
+    for at in range(0, len(ranges), RANGES_PER_ROW):
+        rows.append(_RangesRow(box.number, ranges[at : at + RANGES_PER_ROW]))
+    return rows
+
+
+def _mark_rows(stream: Stream) -> list[_Row]:
+    marks = stream.marks
+    return [
+        _MarksRow(stream.number, marks[at : at + MARKS_PER_ROW])
+        for at in range(0, len(marks), MARKS_PER_ROW)
+    ]
+
+
+def _pack(rows: list[_Row], chunk_bytes: int) -> list[bytes]:
+    """Rows as chunks of bounded size; a row that is larger has a chunk of its own."""
+    encode = msgspec.json.encode
+    groups: list[list[bytes]] = []
+    room = 0
+    for row in map(encode, rows):
+        if len(row) + 1 > room or not groups:
+            groups.append([])
+            room = chunk_bytes - 64
+        groups[-1].append(row)
+        room -= len(row) + 1
+    return [
+        b'{"part":%d,"parts":%d,"rows":[%b]}' % (part, len(groups), b",".join(group))
+        for part, group in enumerate(groups)
+    ]

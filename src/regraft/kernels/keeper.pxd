@@ -1,0 +1,60 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+from regraft.kernels.arrays cimport Ints
+from regraft.kernels.checksum cimport pointer_to
+from regraft.kernels.frame cimport bytes_p, cut
+from regraft.kernels.outlet cimport Outlet, Route
+from regraft.kernels.records cimport Recorder
+
+cdef enum:
+    RECORD = 48
+    TAKER = 12
+
+@cython.final
+cdef class Kept:
+    cdef object source
+    cdef Route route
+    cdef int64_t ordinal
+    cdef int64_t count
+    cdef bint known
+    cdef int64_t until
+    cdef int64_t at
+    cdef Py_ssize_t size
+    cdef int64_t expiration
+    cdef bytes data
+
+@cython.final
+cdef class Keeper:
+    cdef readonly Recorder recorder
+    cdef readonly Py_ssize_t run_bytes_max
+    cdef public int refusal
+    cdef Ints full
+    cdef readonly int full_count
+    cdef readonly object waiting
+    cdef list dirty
+    cdef list confirmed
+    cdef readonly int64_t kept
+    cdef readonly int64_t repeated
+    cdef readonly int64_t deliveries
+    cdef readonly int64_t delivered
+    cdef readonly int64_t untaken
+
+    cpdef void set_full(self, int slot, bint full) except *
+    @cython.locals(k=Py_ssize_t, slot=int32_t)
+    cdef bint is_full(self, Route route) except -1
+    @cython.locals(kept=Kept, streams=Py_ssize_t, head=Py_ssize_t)
+    cdef bint keep(self, object source, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end,
+                   int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us) except -1
+    @cython.locals(kept=Kept)
+    cdef bint note(self, object source, int64_t ordinal, bint known) except -1
+    @cython.locals(last=Kept)
+    cdef int64_t last_until(self) except -1
+    @cython.locals(kept=Kept, p=bytes_p, takers=Py_ssize_t)
+    cpdef object release(self, int64_t safe, object chunk, int64_t base)
+    @cython.locals(route=Route, n=Py_ssize_t, k=Py_ssize_t, outlet=Outlet)
+    cdef bint hand_on(self, Kept kept, object view, bytes_p p, Py_ssize_t start) except -1
+    cdef bint confirm(self, int64_t ordinal, int64_t count, int64_t takers, bint known) except -1
+    @cython.locals(kept=Kept, lost=list)
+    cpdef list abandon(self)
+    cpdef list take_dirty(self)
+    cpdef list take_confirmed(self)

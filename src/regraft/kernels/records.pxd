@@ -1,0 +1,160 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memcpy
+from regraft.kernels.arrays cimport Ints, Longs, Table
+from regraft.kernels.checksum cimport crc32c_at, pointer_to
+from regraft.kernels.envelope cimport Scan, i64
+from regraft.kernels.frame cimport HEADER, MESSAGE, bytes_p, put_u32, u32, writable, writable_p
+from regraft.kernels.outlet cimport copy, copy_bytes
+
+cpdef enum:
+    START = 1
+    MESSAGES = 2
+    CONTROL = 3
+    SETTLED = 4
+    INDEX = 5
+    SNAPSHOT = 6
+    TRANSACTION = 7
+    SKIP = 8
+
+cpdef enum:
+    FOUND = 0
+    ZERO = 1
+    SHORT = 2
+    BAD = 3
+
+cdef enum:
+    RECORD = 48
+    TAKER = 12
+    ROW = 40
+    ENTRY = 12
+    TRAILER = 64
+
+cdef extern from *:
+    """
+    #define REGRAFT_U32_MAX 0xFFFFFFFFLL
+    """
+    const int64_t U32_MAX "REGRAFT_U32_MAX"
+
+cdef inline void put_i64(writable_p p, Py_ssize_t i, int64_t value) noexcept:
+    memcpy(p + i, &value, 8)
+
+cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept:
+    return (size + 7) & ~<Py_ssize_t>7
+
+@cython.locals(size=Py_ssize_t)
+cdef bint whole_frames(bytes_p p, Py_ssize_t at, Py_ssize_t end, int64_t count) noexcept
+
+@cython.locals(scan=Scan, p=bytes_p, size=Py_ssize_t)
+cpdef list sequences(object view, Py_ssize_t start, Py_ssize_t end)
+
+@cython.final
+cdef class Index:
+    cdef Py_ssize_t every
+    cdef Table table
+    cdef Longs stream
+    cdef Longs first
+    cdef Longs last
+    cdef Longs first_time
+    cdef Longs last_time
+    cdef Longs last_offset
+    cdef Longs entries
+    cdef Longs entry_row
+    cdef Longs entry_offset
+    cdef Longs entry_first
+    cdef Py_ssize_t size
+
+    cdef Py_ssize_t growth(self, Py_ssize_t row, int64_t offset) noexcept
+    cdef int32_t add(self, int32_t row, int64_t stream, int64_t offset, int64_t first,
+                     int64_t count, int64_t time_us) except -1
+    cdef void enter(self, Py_ssize_t row, int64_t offset, int64_t first) except *
+    @cython.locals(rows=Py_ssize_t, p=writable_p, at=Py_ssize_t, k=Py_ssize_t, row=Py_ssize_t,
+                   stream=int64_t, places=list)
+    cdef bytes payload(self)
+
+@cython.final
+cdef class Recorder:
+    cdef readonly Py_ssize_t segment_bytes
+    cdef readonly Py_ssize_t index_every
+    cdef public bytes start_payload
+    cdef readonly int64_t first
+    cdef readonly int64_t position
+    cdef public int64_t synced
+    cdef readonly int64_t epoch
+    cdef readonly int64_t time_us
+    cdef bytearray buffer
+    cdef readonly Py_ssize_t used
+    cdef list pieces
+    cdef int64_t piece_first
+    cdef Ints nothing
+    cdef Index index
+    cdef Longs numbers
+    cdef Longs next
+    cdef Longs counts
+    cdef Longs sizes
+    cdef Ints rows
+    cdef list free
+
+    cpdef void open(self, int64_t first, int64_t position, int64_t epoch, int64_t time_us) except *
+    @cython.locals(row=int32_t)
+    cpdef void reindex(self, int64_t stream, int64_t offset, int64_t first_seq, int64_t count,
+                       int64_t time_us) except *
+    @cython.locals(slot=Py_ssize_t)
+    cdef void forget_index(self) except *
+    @cython.locals(slot=Py_ssize_t)
+    cpdef Py_ssize_t add_stream(self, int64_t number, int64_t next_sequence) except -1
+    cpdef void remove_stream(self, Py_ssize_t slot) except *
+    cpdef int64_t next_sequence(self, Py_ssize_t slot) except -1
+    cpdef int64_t messages(self, Py_ssize_t slot) except -1
+    cpdef int64_t size(self, Py_ssize_t slot) except -1
+    cdef bint check(self, Py_ssize_t slot) except -1
+    @cython.locals(last=int64_t, number=int64_t, k=Py_ssize_t)
+    cdef Ints ascending(self, Ints slots)
+    @cython.locals(last=int64_t, number=int64_t, k=Py_ssize_t, slot=int32_t, arranged=Ints)
+    cdef Ints sort(self, Ints slots)
+    @cython.locals(position=int64_t)
+    cpdef int64_t append(self, int kind, bytes payload, int64_t now_us, int64_t count=*,
+                         int64_t publisher=*) except -1
+    @cython.locals(order=Ints, meta=Py_ssize_t, size=Py_ssize_t, offset=int64_t, at=Py_ssize_t,
+                   target=writable_p, place=Py_ssize_t, k=Py_ssize_t, slot=int32_t,
+                   number=int64_t, sequence=int64_t, row=int32_t)
+    cdef int64_t append_run(self, bytes_p p, Py_ssize_t start, Py_ssize_t end, int64_t count,
+                            int64_t publisher, Ints slots, int64_t now_us) except -1
+    @cython.locals(p=bytes_p, given=Ints)
+    cpdef int64_t append_frames(self, object view, int64_t count, int64_t publisher, list slots,
+                                int64_t now_us) except -1
+    @cython.locals(least=Py_ssize_t, start=Py_ssize_t, index=Py_ssize_t, offset=int64_t,
+                   k=Py_ssize_t, slot=int32_t)
+    cdef bint make_room(self, Py_ssize_t size, Ints slots, int64_t now_us) except -1
+    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, target=writable_p)
+    cdef bint write(self, int kind, bytes payload, int64_t now_us, int64_t count,
+                    int64_t publisher) except -1
+    @cython.locals(at=Py_ssize_t, target=writable_p, unsynced=int64_t)
+    cdef Py_ssize_t begin(self, int kind, Py_ssize_t size, int64_t count, Py_ssize_t meta,
+                          int64_t publisher, int64_t now_us) except -1
+    @cython.locals(at=Py_ssize_t)
+    cdef Py_ssize_t reserve(self, Py_ssize_t size) except -1
+    @cython.locals(end=int64_t, index=int64_t, at=Py_ssize_t, target=writable_p)
+    cdef bint close_segment(self) except -1
+    cpdef list take(self)
+
+@cython.final
+cdef class Walk:
+    cdef public int64_t base
+    cdef readonly int64_t need
+    cdef readonly int kind
+    cdef readonly int64_t count
+    cdef readonly int64_t publisher
+    cdef readonly int64_t time_us
+    cdef readonly int64_t epoch
+    cdef readonly int64_t position
+    cdef readonly int64_t unsynced
+    cdef readonly Py_ssize_t meta_at
+    cdef readonly Py_ssize_t payload_at
+    cdef readonly Py_ssize_t end
+    cdef readonly Py_ssize_t next
+
+    cpdef int step(self, object view, Py_ssize_t at, int64_t first, int64_t epoch_min) except -1
+    @cython.locals(length=Py_ssize_t, checked=Py_ssize_t, meta=Py_ssize_t, epoch=int64_t, k=Py_ssize_t)
+    cdef int look(self, bytes_p p, Py_ssize_t n, Py_ssize_t at, int64_t position,
+                  int64_t epoch_min) noexcept

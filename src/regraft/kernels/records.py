@@ -1,0 +1,554 @@
+"""Records of the journal: building them in memory, and finding them again.
+
+     0          4        8          16     24      28         32      36     40          44     45
+     +----------+--------+----------+------+-------+----------+-------+------+-----------+------+---
+     | checksum | length | position | time | epoch | unsynced | count | meta | publisher | kind | 0
+     +----------+--------+----------+------+-------+----------+-------+------+-----------+------+---
+      u32        u32      u64        i64    u32     u32        u32     u32    u32         u8     0
+
+Then `meta` bytes of meta, then the payload, then zeros up to a multiple of 8. `checksum` is the
+CRC-32C of all that follows it, `length` is without padding. A record holds its own position, so
+that bytes of another time or place never pass for it. In a record of messages meta says for each
+stream (u32) the sequence (u64) of the first message; the payload is frames as they came.
+
+A segment begins with a START record. What still has to fit into it is its INDEX, then zeros, and a
+trailer of 64 bytes that says where the INDEX is (0: there is none). Behind an INDEX nothing is to
+be looked for: a trailer is no record.
+
+`p` is a pointer when compiled, a memoryview when interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:  # Cython is needed to compile, not to run
+    from regraft.kernels import _shadow as cython
+
+if not cython.compiled:
+    from regraft.kernels.arrays import Ints, Longs, Table
+    from regraft.kernels.checksum import crc32c_at, pointer_to
+    from regraft.kernels.envelope import Scan, i64
+    from regraft.kernels.frame import HEADER, MESSAGE, put_u32, u32, writable
+    from regraft.kernels.outlet import copy, copy_bytes
+
+    # Kinds of records.
+    START = 1
+    MESSAGES = 2
+    CONTROL = 3
+    SETTLED = 4
+    INDEX = 5
+    SNAPSHOT = 6
+    TRANSACTION = 7
+    SKIP = 8  # what it covers means nothing any more: the checksum is of its header alone
+
+    # What a walk finds.
+    FOUND = 0
+    ZERO = 1
+    SHORT = 2
+    BAD = 3
+
+    RECORD = 48
+    TAKER = 12  # a stream of a record
+    ROW = 40  # a stream of an index,
+    ENTRY = 12  # and one of its records
+    TRAILER = 64
+    U32_MAX = 0xFFFFFFFF
+
+    def put_i64(p: Any, i: int, value: int) -> None:
+        """Write a number as eight bytes at i."""
+        p[i : i + 8] = value.to_bytes(8, "little", signed=True)
+
+    def padded(size: int) -> int:
+        """The next multiple of 8."""
+        return (size + 7) & ~7
+
+
+MAGIC = b"RGRFTEND"
+SEGMENT_BYTES_MIN = 4096
+SEGMENT_BYTES_MAX = 1 << 31
+BUFFER_KEPT = 1 << 20  # a larger one is let go when it was taken
+
+
+def whole_frames(p: Any, at: int, end: int, count: int) -> bool:
+    """Whether p[at:end] is exactly `count` MESSAGE frames, by their lengths and kinds."""
+    while count > 0:
+        if end - at < HEADER or p[at + 4] != MESSAGE:
+            return False
+        size = u32(p, at) + 4
+        if size < HEADER or size > end - at:
+            return False
+        at += size
+        count -= 1
+    return at == end
+
+
+def sequences(view: Any, start: int, end: int) -> list[int]:
+    """The publisher's own sequence of each message in view[start:end]; -1 where it gave none.
+
+    ValueError if these are not whole messages.
+    """
+    found = []
+    scan = Scan()
+    p = pointer_to(view)
+    if start < 0 or end > len(view):
+        raise ValueError(f"there is no {start}:{end} in {len(view)} bytes")
+    while start < end:
+        size = 0
+        if end - start >= HEADER:
+            size = u32(p, start) + 4
+        if size < HEADER or size > end - start or p[start + 4] != MESSAGE:
+            raise ValueError(f"no whole message frame at {start}")
+        if scan.scan(p, start + HEADER, start + size):
+            raise ValueError(f"a malformed envelope at {start + HEADER}")
+        if scan.seen >> 11 & 1:
+            found.append(scan.field_raw[11])
+        else:
+            found.append(-1)
+        start += size
+    return found
+
+
+class Index:
+    """Which streams the segment being written holds, and where: sparse, for its INDEX record."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.table = Table()  # the row of a stream
+        self.stream = Longs()  # of each row, and so on
+        self.first = Longs()
+        self.last = Longs()
+        self.first_time = Longs()
+        self.last_time = Longs()
+        self.last_offset = Longs()  # of its last entry
+        self.entries = Longs()  # how many it has
+        self.entry_row = Longs()  # of each entry, in the order of the segment
+        self.entry_offset = Longs()
+        self.entry_first = Longs()
+        self.size = 4  # bytes of the payload
+
+    def growth(self, row: int, offset: int) -> int:
+        """By how much a record at `offset` makes the index larger; row -1 is a new stream."""
+        if row < 0:
+            return ROW + ENTRY
+        return ENTRY if offset - self.last_offset.a[row] >= self.every else 0
+
+    def add(self, row: int, stream: int, offset: int, first: int, count: int, time_us: int) -> int:
+        """A record of a stream stands at `offset`; the row of the stream, which is new if -1."""
+        if row < 0:
+            row = self.stream.n
+            self.table.put(stream, row)
+            self.stream.push(stream)
+            self.first.push(first)
+            self.last.push(first)
+            self.first_time.push(time_us)
+            self.last_time.push(time_us)
+            self.last_offset.push(offset)
+            self.entries.push(0)
+            self.size += ROW
+            self.enter(row, offset, first)
+        elif offset - self.last_offset.a[row] >= self.every:
+            self.enter(row, offset, first)
+        self.last.a[row] = first + count - 1
+        self.last_time.a[row] = time_us
+        return row
+
+    def enter(self, row: int, offset: int, first: int) -> None:
+        """One more entry."""
+        self.entry_row.push(row)
+        self.entry_offset.push(offset)
+        self.entry_first.push(first)
+        self.entries.a[row] += 1
+        self.last_offset.a[row] = offset
+        self.size += ENTRY
+
+    def payload(self) -> bytes:
+        """The payload of the INDEX record, ascending by stream."""
+        rows = self.stream.n
+        data = bytearray(self.size)
+        p = writable(data)
+        put_u32(p, 0, rows)
+        at = 4
+        places = [0] * rows  # where the next entry of a row goes
+        for stream, row in sorted([(self.stream.a[k], k) for k in range(rows)]):
+            put_u32(p, at, stream)
+            put_u32(p, at + 4, self.entries.a[row])
+            put_i64(p, at + 8, self.first.a[row])
+            put_i64(p, at + 16, self.last.a[row])
+            put_i64(p, at + 24, self.first_time.a[row])
+            put_i64(p, at + 32, self.last_time.a[row])
+            places[row] = at + ROW
+            at += ROW + ENTRY * self.entries.a[row]
+        for k in range(self.entry_row.n):
+            at = places[self.entry_row.a[k]]
+            put_u32(p, at, self.entry_offset.a[k])
+            put_i64(p, at + 4, self.entry_first.a[k])
+            places[self.entry_row.a[k]] = at + ENTRY
+        return bytes(data)
+
+
+class Recorder:
+    """Builds the records of one journal, and says where in which segment they belong.
+
+    Streams have slots, numbers from 0 on that are used again. `position` is where what comes next
+    begins, a START perhaps; `synced` is set by the journal: up to where all is known persisted.
+    """
+
+    def __init__(self, segment_bytes: int, index_every: int = 4096) -> None:
+        if segment_bytes % 8 or not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
+            raise ValueError(f"a segment cannot have {segment_bytes} bytes")
+        self.segment_bytes = segment_bytes
+        self.index_every = index_every
+        self.start_payload = b""
+        self.first = 0
+        self.position = 0
+        self.synced = 0
+        self.epoch = 0
+        self.time_us = 0  # of the last record
+        self.buffer = bytearray()
+        self.used = 0
+        self.pieces: list[tuple[int, int, int]] = []  # segment, offset, where in the buffer
+        self.piece_first = -1  # the segment of the last piece
+        self.nothing = Ints()
+        self.index = Index(index_every)
+        self.numbers = Longs()  # of the stream in each slot, -1 where there is none, and so on
+        self.next = Longs()
+        self.counts = Longs()
+        self.sizes = Longs()
+        self.rows = Ints()  # in the index, -1 if it is not known
+        self.free: list[int] = []
+
+    def open(self, first: int, position: int, epoch: int, time_us: int) -> None:
+        """Go on at `position` in the segment that begins at `first`, with nothing waiting.
+
+        What stands before it is taken for persisted; `synced` may be set lower. Records that the
+        segment holds already have to be told again with `reindex`.
+        """
+        if not 0 <= first <= position <= first + self.segment_bytes or (first | position) % 8:
+            raise ValueError(f"position {position} is not in the segment at {first}")
+        self.first = first
+        self.position = position
+        self.synced = position
+        self.epoch = epoch
+        self.time_us = time_us
+        self.used = 0
+        self.pieces = []
+        self.piece_first = -1
+        self.forget_index()
+
+    def reindex(self, stream: int, offset: int, first_seq: int, count: int, time_us: int) -> None:
+        """The segment holds a record of `count` messages of a stream at `offset`."""
+        row = self.index.table.get(stream)
+        self.index.add(row, stream, offset, first_seq, count, time_us)
+
+    def contents(self) -> bytes:
+        """What the segment at hand holds so far, as its INDEX would say it."""
+        return self.index.payload()
+
+    def forget_index(self) -> None:
+        """Begin a new index."""
+        self.index = Index(self.index_every)
+        for slot in range(self.rows.n):
+            self.rows.a[slot] = -1
+
+    # ------------------------------------------------------------------------- streams
+
+    def add_stream(self, number: int, next_sequence: int) -> int:
+        """Have a slot for a stream whose next message gets this sequence."""
+        if not 0 <= number <= U32_MAX or next_sequence >> 62:
+            raise ValueError(f"no stream {number} at {next_sequence}")
+        if self.free:
+            slot: int = self.free.pop()
+        else:
+            slot = self.numbers.n
+            self.numbers.push(0)
+            self.next.push(0)
+            self.counts.push(0)
+            self.sizes.push(0)
+            self.rows.push(0)
+        self.numbers.a[slot] = number
+        self.next.a[slot] = next_sequence
+        self.counts.a[slot] = 0
+        self.sizes.a[slot] = 0
+        self.rows.a[slot] = -1
+        return slot
+
+    def remove_stream(self, slot: int) -> None:
+        """Give a slot back."""
+        self.check(slot)
+        self.numbers.a[slot] = -1
+        self.free.append(slot)
+
+    def next_sequence(self, slot: int) -> int:
+        """The sequence of the next message of a stream."""
+        self.check(slot)
+        return self.next.a[slot]
+
+    def messages(self, slot: int) -> int:
+        """How many messages were appended to a stream since it has its slot."""
+        self.check(slot)
+        return self.counts.a[slot]
+
+    def size(self, slot: int) -> int:
+        """How many bytes of frames were appended to a stream since it has its slot."""
+        self.check(slot)
+        return self.sizes.a[slot]
+
+    def check(self, slot: int) -> bool:
+        """ValueError if no stream has this slot."""
+        if slot < 0 or slot >= self.numbers.n or self.numbers.a[slot] < 0:
+            raise ValueError(f"no stream has slot {slot}")
+        return True
+
+    def ascending(self, slots: Ints) -> Ints:
+        """The slots by number of stream; nearly always they are so already."""
+        last = -1
+        for k in range(slots.n):
+            self.check(slots.a[k])
+            number = self.numbers.a[slots.a[k]]
+            if number <= last:
+                return self.sort(slots)
+            last = number
+        return slots
+
+    def sort(self, slots: Ints) -> Ints:
+        """The same slots, put into order."""
+        last = -1
+        arranged = Ints()
+        for k in range(slots.n):
+            self.check(slots.a[k])
+        for number, slot in sorted(
+            [(self.numbers.a[slots.a[k]], slots.a[k]) for k in range(slots.n)]
+        ):
+            if number == last:
+                raise ValueError(f"stream {number} would get the same messages twice")
+            last = number
+            arranged.push(slot)
+        return arranged
+
+    # ------------------------------------------------------------------------- appending
+
+    def append(
+        self, kind: int, payload: bytes, now_us: int, count: int = 0, publisher: int = 0
+    ) -> int:
+        """Add a record that belongs to no stream; its position."""
+        self.make_room(RECORD + len(payload), self.nothing, now_us)
+        position = self.position
+        self.write(kind, payload, now_us, count, publisher)
+        return position
+
+    def append_run(
+        self, p: Any, start: int, end: int, count: int, publisher: int, slots: Ints, now_us: int
+    ) -> int:
+        """Add the `count` message frames p[start:end], for all these slots; the position after it.
+
+        ValueError, with nothing changed, if it is too large for a segment.
+        """
+        order = self.ascending(slots)
+        meta = TAKER * order.n
+        size = RECORD + meta + end - start
+        self.make_room(size, order, now_us)
+        offset = self.position - self.first
+        at = self.begin(MESSAGES, size, count, meta, publisher, now_us)
+        target = writable(self.buffer)
+        place = at + RECORD
+        for k in range(order.n):
+            slot = order.a[k]
+            number = self.numbers.a[slot]
+            sequence = self.next.a[slot]
+            put_u32(target, place, number)
+            put_i64(target, place + 4, sequence)
+            place += TAKER
+            row = self.rows.a[slot]
+            self.rows.a[slot] = self.index.add(row, number, offset, sequence, count, self.time_us)
+            self.next.a[slot] = sequence + count
+            self.counts.a[slot] += count
+            self.sizes.a[slot] += end - start
+        copy(target, place, p, start, end)
+        put_u32(target, at, crc32c_at(target, at + 4, at + size))
+        return self.position
+
+    def append_frames(
+        self, view: Any, count: int, publisher: int, slots: list[int], now_us: int
+    ) -> int:
+        """The same for all of `view`, which is looked at before."""
+        p = pointer_to(view)
+        if count < 1 or not whole_frames(p, 0, len(view), count):
+            raise ValueError(f"these are not {count} whole message frames")
+        given = Ints()
+        for slot in slots:
+            given.push(slot)
+        return self.append_run(p, 0, len(view), count, publisher, given, now_us)
+
+    def make_room(self, size: int, slots: Ints, now_us: int) -> bool:
+        """Go on to the next segment if a record of `size` bytes does not fit into this one."""
+        least = RECORD + 4 + slots.n * (ROW + ENTRY)  # the index, if there is nothing else in it
+        start = padded(RECORD + len(self.start_payload))
+        if start + padded(size) + padded(least) + TRAILER > self.segment_bytes:
+            raise ValueError(f"a record of {size} bytes is too large for a segment")
+        if self.position > self.first:
+            index = RECORD + self.index.size
+            offset = self.position - self.first
+            for k in range(slots.n):
+                slot = slots.a[k]
+                if self.rows.a[slot] < 0:
+                    self.rows.a[slot] = self.index.table.get(self.numbers.a[slot])
+                index += self.index.growth(self.rows.a[slot], offset)
+            if offset + padded(size) + padded(index) + TRAILER <= self.segment_bytes:
+                return True
+            self.close_segment()
+        self.write(START, self.start_payload, now_us, 0, 0)
+        return True
+
+    def write(self, kind: int, payload: bytes, now_us: int, count: int, publisher: int) -> bool:
+        """Add a record without meta where there is room for it."""
+        size = RECORD + len(payload)
+        at = self.begin(kind, size, count, 0, publisher, now_us)
+        target = writable(self.buffer)
+        copy_bytes(target, at + RECORD, payload)
+        put_u32(target, at, crc32c_at(target, at + 4, at + size))
+        return True
+
+    def begin(
+        self, kind: int, size: int, count: int, meta: int, publisher: int, now_us: int
+    ) -> int:
+        """Write the header of a record, but for its checksum; where it is in the buffer."""
+        if now_us > self.time_us:
+            self.time_us = now_us
+        unsynced = self.position - self.synced
+        if unsynced > U32_MAX:
+            unsynced = U32_MAX
+        elif unsynced < 0:
+            unsynced = 0
+        at = self.reserve(padded(size))
+        target = writable(self.buffer)
+        put_i64(target, self.used - 8, 0)  # the padding; the record ends in these bytes
+        put_u32(target, at + 4, size)
+        put_i64(target, at + 8, self.position)
+        put_i64(target, at + 16, self.time_us)
+        put_u32(target, at + 24, self.epoch)
+        put_u32(target, at + 28, unsynced)
+        put_u32(target, at + 32, count)
+        put_u32(target, at + 36, meta)
+        put_u32(target, at + 40, publisher)
+        put_u32(target, at + 44, kind)
+        self.position += padded(size)
+        return at
+
+    def reserve(self, size: int) -> int:
+        """Take `size` more bytes of the buffer, for what comes next in this segment."""
+        at = self.used
+        if at + size > len(self.buffer):
+            larger = bytearray(max(4096, 2 * len(self.buffer), at + size))
+            larger[:at] = memoryview(self.buffer)[:at]
+            self.buffer = larger
+        if self.piece_first != self.first:
+            self.pieces.append((self.first, self.position - self.first, at))
+            self.piece_first = self.first
+        self.used = at + size
+        return at
+
+    def close_segment(self) -> bool:
+        """Write what ends a segment, as far as there is room, and go on to the next.
+
+        There always is, but in a segment that was opened behind its INDEX, or reindexed otherwise.
+        """
+        end = self.first + self.segment_bytes
+        index = 0
+        if self.position + padded(RECORD + self.index.size) + TRAILER <= end:
+            index = self.position
+            self.write(INDEX, self.index.payload(), 0, 0, 0)
+        if self.position + TRAILER <= end:
+            at = self.reserve(end - self.position)
+            self.buffer[at : self.used] = bytes(self.used - at)
+            at = self.used - TRAILER
+            target = writable(self.buffer)
+            copy_bytes(target, at, MAGIC)
+            put_i64(target, at + 8, index)
+            put_u32(target, at + 16, crc32c_at(target, at, at + 16))
+        self.first = end
+        self.position = end
+        self.forget_index()
+        return True
+
+    def take(self) -> list[tuple[int, int, bytes]]:
+        """What was added since the last call, for each segment: its first, offset, bytes."""
+        taken = []
+        end = self.used
+        view = memoryview(self.buffer)
+        for first, offset, start in reversed(self.pieces):
+            taken.append((first, offset, bytes(view[start:end])))
+            end = start
+        taken.reverse()
+        if len(self.buffer) > BUFFER_KEPT:
+            self.buffer = bytearray()
+        self.used = 0
+        self.pieces = []
+        self.piece_first = -1
+        return taken
+
+
+class Walk:
+    """Finds records. What it found last is in its attributes, places as indexes of the view."""
+
+    def __init__(self) -> None:
+        self.base = 0  # the offset in the segment's file of the view's first byte
+        self.need = 0  # bytes that the record at hand needs, if the view was too short
+        self.kind = 0
+        self.count = 0
+        self.publisher = 0
+        self.time_us = 0
+        self.epoch = 0
+        self.position = 0
+        self.unsynced = 0
+        self.meta_at = 0
+        self.payload_at = 0
+        self.end = 0  # without padding
+        self.next = 0  # where the next one would be
+
+    def step(self, view: Any, at: int, first: int, epoch_min: int) -> int:
+        """Look for a record at view[at:], in the segment that begins at `first`.
+
+        FOUND; ZERO: nothing was written there; SHORT: the view ends too soon; BAD: anything else.
+        """
+        if at < 0:
+            raise ValueError(f"there is no place {at}")
+        return self.look(pointer_to(view), len(view), at, first + self.base + at, epoch_min)
+
+    def look(self, p: Any, n: int, at: int, position: int, epoch_min: int) -> int:
+        """Look for a record with this position at p[at:n]."""
+        if n - at < RECORD:
+            self.need = RECORD
+            return SHORT
+        length = u32(p, at + 4)
+        meta = u32(p, at + 36)
+        epoch = u32(p, at + 24)
+        if length < RECORD:
+            for k in range(0, RECORD, 8):
+                if i64(p, at + k) != 0:
+                    return BAD
+            return ZERO
+        if i64(p, at + 8) != position or meta > length - RECORD or epoch < epoch_min:
+            return BAD
+        checked = length
+        if p[at + 44] == SKIP:
+            checked = RECORD  # the rest may be a hole, and need not be in the view
+        elif length > n - at:
+            self.need = length
+            return SHORT
+        if crc32c_at(p, at + 4, at + checked) != u32(p, at):
+            return BAD
+        self.kind = p[at + 44]
+        self.count = u32(p, at + 32)
+        self.publisher = u32(p, at + 40)
+        self.time_us = i64(p, at + 16)
+        self.epoch = epoch
+        self.position = position
+        self.unsynced = u32(p, at + 28)
+        self.meta_at = at + RECORD
+        self.payload_at = at + RECORD + meta
+        self.end = at + length
+        self.next = at + padded(length)
+        return FOUND

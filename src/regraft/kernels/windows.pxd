@@ -1,0 +1,36 @@
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+from regraft.kernels.frame cimport writable, writable_p
+
+cpdef enum:
+    NEW = 0
+    KNOWN = 1
+    TOO_OLD = 2
+    WINDOW = 65536
+
+cdef enum:
+    RING_BYTES = 8192
+
+@cython.final
+cdef class Window:
+    cdef readonly int64_t highest
+    cdef int64_t start
+    cdef bint sparse
+    cdef bytearray ring
+
+    cpdef int accept(self, uint64_t sequence) except -1
+    cdef int take(self, int64_t sequence) except -1
+    cpdef void forget(self, uint64_t sequence) except *
+    @cython.locals(ring=writable_p)
+    cdef void clear(self, int64_t sequence) except *
+    @cython.locals(ring=writable_p, at=Py_ssize_t, bit=cython.int)
+    cdef int mark(self, int64_t sequence) noexcept
+    @cython.locals(ring=writable_p, at=int64_t)
+    cdef void advance(self, int64_t sequence) noexcept
+    @cython.locals(ring=writable_p, at=int64_t)
+    cdef bint spread(self) except -1
+    @cython.locals(ring=writable_p, at=int64_t, lowest=int64_t, start=int64_t)
+    cdef bint condense(self) noexcept
+    cpdef bytes state(self)
+    @cython.locals(rest=bytes)
+    cdef void restore(self, bytes state) except *

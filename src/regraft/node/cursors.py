@@ -1,0 +1,340 @@
+"""Subscribers that read the journal: mailboxes and replays.
+
+A *cursor* has a place in the journal and reads on from there as fast as its subscriber takes it.
+Nothing waits for it in memory: one that keeps up reads what was just persisted from the journal's
+tail; one that does not reads the disk, when its subscriber has room. A mailbox marks what may have
+been delivered before, skips what is settled, and settles what has expired.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from regraft.journal import format
+from regraft.journal.journal import Journal
+from regraft.journal.requests import ReadJournal
+from regraft.journal.streams import Mailbox, Stream
+from regraft.kernels.records import FOUND, SHORT, ZERO, Walk
+from regraft.kernels.replay import CLOSED, Reader
+from regraft.limits import Limits
+from regraft.node.connection import CLOSING, Connection
+from regraft.node.deadlines import Deadlines
+from regraft.node.effect import Effect
+from regraft.node.event import JournalRead, Now
+from regraft.node.outflow import Outflow
+
+READ_BYTES = 1 << 20  # of a segment, at a time
+FOREVER = 1 << 62  # a sequence that is never reached
+AWAY = 0  # a ticket: nothing is being read; those of cursors are below, of others above it
+NOWHERE = -1  # a position: not found yet
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far one subscription of the journal is."""
+
+    key: int  # of its connection
+    id: int  # of the subscription, there
+    ids: bytes  # the same, as transfer headers have it
+    stream: Stream
+    reader: Reader
+    next_sequence: int
+    position: int = NOWHERE  # in the journal, of the record to go on with
+    from_us: int = 0  # of a replay: not what is older
+    in_flight: int = 0  # of a mailbox: how many its subscriber may have unsettled,
+    held: int = 0  # and has,
+    window: int = 0  # how far it may get ahead of what is settled for good,
+    bound: int = 0  # and the sequence up to which that is
+    ticket: int = AWAY  # of the read that is under way
+    chunk: tuple[int, bytes] = (0, b"")  # position and bytes that were read last
+    want: int = READ_BYTES
+    stands: bool = False  # its subscriber was told so
+    paced: bool = False
+    pace_us: int = 0  # by how much the past is behind the present
+
+    @property
+    def mailbox(self) -> Mailbox | None:
+        """What it settles, if it is one of those."""
+        return self.stream if isinstance(self.stream, Mailbox) else None
+
+    @property
+    def room(self) -> int:
+        """How many messages it may get now."""
+        if self.mailbox is None:
+            return FOREVER
+        return self.in_flight - self.held if self.next_sequence <= self.bound else 0
+
+
+@dataclass(slots=True)
+class Cursors:
+    """All cursors of a node."""
+
+    journal: Journal
+    outflow: Outflow
+    connections: dict[int, Connection]
+    effects: list[Effect]
+    deadlines: Deadlines
+    limits: Limits
+    settle: Callable[[Cursor, Mailbox, list[tuple[int, int]], Now], object]
+    give_up: Callable[[Cursor, str, Now], None]
+    held: dict[int, dict[int, Cursor]] = field(default_factory=dict)  # by connection and id
+    replays: dict[int, int] = field(default_factory=dict)  # by connection: those without a mailbox
+    reading: dict[int, Cursor] = field(default_factory=dict)  # by ticket
+    lost: set[int] = field(default_factory=set)  # connections with cursors to be located
+    idle: set[int] = field(default_factory=set)  # connections with cursors that have read all
+    last_ticket: int = 0
+    walk: Walk = field(default_factory=Walk)
+
+    def add(self, cursor: Cursor) -> None:
+        """One more; it reads once it stands."""
+        mailbox = cursor.mailbox
+        if mailbox is not None:
+            cursor.reader.skip = list(mailbox.settled)
+        else:
+            self.replays[cursor.key] = self.replays.get(cursor.key, 0) + 1
+        self.held.setdefault(cursor.key, {})[cursor.id] = cursor
+
+    def get(self, key: int, id: int) -> Cursor | None:
+        """The cursor of a subscription, if it has one."""
+        return self.held.get(key, {}).get(id)
+
+    def remove(self, key: int, id: int) -> Cursor | None:
+        """Read no more."""
+        mine = self.held.get(key)
+        cursor = mine.pop(id, None) if mine else None
+        if mine is not None and not mine:
+            del self.held[key]
+            self.idle.discard(key)
+        if cursor is not None:
+            if cursor.mailbox is None:
+                self.replays[key] -= 1
+                if not self.replays[key]:
+                    del self.replays[key]
+            self.reading.pop(cursor.ticket, None)
+            cursor.stands = False
+        return cursor
+
+    def wake(self, now: Now) -> None:
+        """More was persisted: those who had read all go on."""
+        waiting, self.idle = self.idle, set()
+        for key in waiting:
+            self.resume(key, now)
+
+    def resume(self, key: int, now: Now) -> None:
+        """A connection may have room again."""
+        for cursor in list(self.held.get(key, {}).values()):
+            self.pull(cursor, now)
+
+    # ------------------------------------------------------------------------ reading
+
+    def pull(self, cursor: Cursor, now: Now) -> None:
+        """Read on and deliver, as long as there is something, and room for it."""
+        c = self.connections.get(cursor.key)
+        if c is None or c.state is CLOSING or c.session is None or not cursor.stands:
+            return
+        if cursor.position == NOWHERE and not self._locate(cursor):
+            self.lost.add(cursor.key)
+            return
+        while cursor.stands and cursor.ticket == AWAY and self.outflow.idle(c):
+            if cursor.position >= self.journal.persisted_position:
+                self.idle.add(cursor.key)
+                return
+            found = self._bytes_at(cursor)
+            if found is None:
+                self._read(cursor, now)
+                return
+            first, offset, view = found
+            if cursor.paced:
+                view = view[: self._due(cursor, first, offset, view, now)]
+                if not view:
+                    return
+            if not self._fill(c, cursor, first, offset, view, now):
+                return
+
+    def _locate(self, cursor: Cursor) -> bool:
+        """Find where to begin; False: the disk has to be asked first."""
+        if cursor.from_us:
+            place = self.journal.locate_time(cursor.stream.number, cursor.from_us)
+        else:
+            place = self.journal.locate(cursor.stream.number, cursor.next_sequence)
+        if place is None:
+            return False
+        cursor.position = place.first + place.offset
+        return True
+
+    def found(self, now: Now) -> None:
+        """The journal knows more: try again to locate those who are lost."""
+        lost, self.lost = self.lost, set()
+        for key in lost:
+            self.resume(key, now)
+
+    def _bytes_at(self, cursor: Cursor) -> tuple[int, int, memoryview] | None:
+        """What is in memory from the cursor's place on: segment, offset in it, bytes."""
+        position = cursor.position = self.journal.forward(cursor.position)
+        found = self.journal.tail.find(position)
+        if found is not None:
+            return found.first, found.offset, found.view
+        base, data = cursor.chunk
+        if not base <= position < base + len(data):
+            return None
+        segment = self.journal.segments.find(position)
+        if segment is None:
+            return None
+        end = min(base + len(data), self.journal.persisted_position)
+        return segment[0], position - segment[0], memoryview(data)[position - base : end - base]
+
+    def _read(self, cursor: Cursor, now: Now) -> None:
+        """Ask the disk for what is persisted by now; what stands behind it may change."""
+        segment = self.journal.segments.find(cursor.position)
+        if segment is None:
+            self.give_up(cursor, f"position {cursor.position} is not there", now)
+            return
+        first, size = segment
+        offset = cursor.position - first
+        size = min(size, self.journal.persisted_position - first)
+        self.last_ticket -= 1
+        cursor.ticket = self.last_ticket
+        cursor.chunk = (cursor.position, b"")
+        self.reading[cursor.ticket] = cursor
+        length = min(cursor.want, size - offset)
+        self.effects.append(ReadJournal(cursor.ticket, first, offset, length))
+
+    def arrived(self, event: JournalRead, now: Now) -> bool:
+        """Bytes that a cursor asked for; whether one did."""
+        cursor = self.reading.pop(event.ticket, None)
+        if cursor is None:
+            return False
+        cursor.ticket = AWAY
+        cursor.chunk = (cursor.chunk[0], event.data)
+        if event.error or not event.data:
+            at = f"nothing is at position {cursor.position}"
+            self.give_up(cursor, event.error or at, now)
+        else:
+            self.pull(cursor, now)
+        return True
+
+    def _fill(
+        self, c: Connection, cursor: Cursor, first: int, offset: int, view: memoryview, now: Now
+    ) -> bool:
+        """Deliver what stands in `view`; whether to go on."""
+        messages, size = self._bounds(c, cursor)
+        if messages <= 0 or size <= 0:
+            return False
+        reader = cursor.reader
+        mailbox = cursor.mailbox
+        until = FOREVER
+        reader.delivery_count = 0
+        if mailbox is not None:
+            until = cursor.bound + 1
+            if cursor.next_sequence <= mailbox.delivered:
+                until = min(until, mailbox.delivered + 1)
+                reader.delivery_count = 1
+        before, expired = cursor.next_sequence, reader.expired
+        reader.base = offset
+        at = reader.fill(
+            view, 0, len(view), first, before, until, messages, size, cursor.ids, now.wall_us
+        )
+        if at < 0:  # the record at hand does not end in these bytes
+            return self._need_more(cursor, -1 - at, len(view), now)
+        cursor.position = first + offset + at
+        cursor.next_sequence = reader.next_sequence
+        closed = reader.status == CLOSED
+        if reader.status == ZERO:  # what is left of one that was closed without an INDEX
+            closed = first != self.journal.recorder.first
+        if closed:
+            self._next_segment(cursor, first)
+        damaged = not closed and reader.status not in (FOUND, SHORT)
+        if mailbox is not None and not damaged:
+            damaged = not self._settle_missing(cursor, mailbox, before, expired, now)
+            mailbox.delivered = max(mailbox.delivered, cursor.next_sequence - 1)
+        if damaged:
+            self.give_up(cursor, f"the record at position {cursor.position} is damaged", now)
+            return False
+        if reader.messages:
+            cursor.held += reader.messages
+            self.outflow.hand_out(c, reader.out(), reader.messages, reader.size, now)
+            mine = self.held[cursor.key]
+            mine[cursor.id] = mine.pop(cursor.id)  # the others have their turn first
+            return False  # until it is known to be written
+        return True
+
+    def _bounds(self, c: Connection, cursor: Cursor) -> tuple[int, int]:
+        assert c.session is not None
+        delivery = c.session.delivery
+        messages = min(delivery.credit_messages - delivery.sent_messages, cursor.room)
+        size = min(delivery.credit_bytes - delivery.sent_bytes, self.limits.write_bytes)
+        return messages, size
+
+    def _need_more(self, cursor: Cursor, need: int, had: int, now: Now) -> bool:
+        if cursor.position + need > self.journal.persisted_position:
+            self.idle.add(cursor.key)
+            return False
+        if need <= had:
+            self.give_up(cursor, f"the record at position {cursor.position} is damaged", now)
+            return False
+        cursor.want = max(READ_BYTES, need)
+        cursor.chunk = (0, b"")
+        self._read(cursor, now)
+        return False
+
+    def _next_segment(self, cursor: Cursor, first: int) -> None:
+        """Go on in the next segment that has anything for the cursor."""
+        segments = self.journal.segments
+        segment = segments.find(first)
+        position = first + segment[1] if segment else segments.oldest
+        marks = cursor.stream.marks
+        k = bisect_left(marks, position, key=lambda mark: mark.first)
+        if k and marks[k - 1].last >= cursor.next_sequence:
+            cursor.position = position  # one mark may stand for several segments
+        elif k < len(marks):
+            cursor.position = marks[k].first
+        else:
+            cursor.position = max(position, segments.open)
+
+    def _settle_missing(
+        self, cursor: Cursor, mailbox: Mailbox, before: int, expired: int, now: Now
+    ) -> bool:
+        """What was passed over without being settled had expired: nobody will ever settle it.
+
+        False if more was passed over than that: it is not where it should be.
+        """
+        gone: list[tuple[int, int]] = []
+        at = before
+        for first, count in [*cursor.reader.runs, (cursor.next_sequence, 0)]:
+            if first > at:
+                gone += mailbox.settled.gaps(max(at, mailbox.floor), first - 1)
+            at = first + count
+        missing = sum(last - first + 1 for first, last in gone)
+        if missing != cursor.reader.expired - expired:
+            return False
+        if gone:
+            self.settle(cursor, mailbox, gone, now)
+        return True
+
+    # -------------------------------------------------------------------- pace, failure
+
+    def _due(self, cursor: Cursor, first: int, offset: int, view: memoryview, now: Now) -> int:
+        """How many bytes of `view` it is time for: the records of other streams, or one of its own.
+
+        That comes as long after the first one as it did when it was published.
+        """
+        walk = self.walk
+        walk.base = offset
+        if walk.step(view, 0, first, 0) != FOUND:
+            return len(view)
+        if walk.kind != format.MESSAGES or walk.time_us < cursor.from_us:
+            return walk.next
+        if not any(
+            number == cursor.stream.number and sequence + walk.count > cursor.next_sequence
+            for number, sequence in format.places(view[walk.meta_at : walk.payload_at])
+        ):
+            return walk.next
+        if not cursor.pace_us:
+            cursor.pace_us = now.wall_us - walk.time_us
+        early_us = walk.time_us + cursor.pace_us - now.wall_us
+        if early_us <= 0:
+            return walk.next
+        self.deadlines.add(now.ns + early_us * 1000, "pace", cursor.key)
+        return 0

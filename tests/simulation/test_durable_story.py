@@ -1,0 +1,181 @@
+"""Stories of a node with a journal, by seed; and planted bugs, which the checkers must see.
+
+REGRAFT_SIMULATION_SEEDS=1000 tells so many of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from regraft.errors import RegraftError
+from regraft.journal.state import State
+from regraft.journal.streams import Mailbox
+from regraft.node.cursors import Cursors
+from regraft.node.event import DiskFailed, Now, Persisted
+from regraft.node.storage import Storage
+from regraft.simulate.durable_story import DurableStory
+from regraft.wire import native
+
+SEEDS = range(int(os.environ.get("REGRAFT_SIMULATION_SEEDS", "60")))
+PLANTED = range(25)  # stories in which a planted bug must show
+
+
+def tell(seed: int, **more: Any) -> DurableStory:
+    story = DurableStory(seed, **more)
+    story.tell()
+    return story
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_is_kept(seed: int) -> None:
+    assert tell(seed).complaints == []
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    first, second, other = tell(7), tell(7), tell(8)
+    assert first.trace_hash == second.trace_hash
+    assert first.trace_hash != other.trace_hash
+
+
+def test_the_stories_are_eventful() -> None:
+    happened: dict[str, int] = {}
+    for story in map(tell, range(12)):
+        for what, count in (story.events | story.ledger.counts).items():
+            happened[what] = happened.get(what, 0) + count
+    assert happened["confirmed"] > 1500
+    assert happened["settled"] > 1500
+    assert happened["redelivered"] > 300
+    assert happened["known"] > 50
+    for what in ("process death", "power cut", "failure", "disk full", "stop", "refused", "ended"):
+        assert happened[what] > 1, what
+
+
+# ---------------------------------------------------------------------------- planted bugs
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def forget_what_was_published(patch: pytest.MonkeyPatch) -> None:
+    """De-duplication ends with the process."""
+    calm = State.calm
+
+    def forgetful(self: State) -> list[int]:
+        for publisher in self.publishers.values():
+            publisher.window, publisher._state = None, b""
+        return calm(self)
+
+    patch.setattr(State, "calm", forgetful)
+
+
+def deliver_live_before_it_is_safe(patch: pytest.MonkeyPatch) -> None:
+    """Publishers wait for the disk, live subscribers do not."""
+    end, on_persisted = Storage.end, Storage.on_persisted
+    early: list[tuple[int, tuple[int, int, int, bool]]] = []
+
+    def hasty(self: Storage, now: Now) -> None:
+        end(self, now)
+        for first, offset, data in self.journal._batch:
+            base = first + offset
+            while (source := self.keeper.release(base + len(data), data, base)) is not None:
+                self._outflow.deliver(self.keeper.take_dirty(), None, False, now)
+                early.extend((source.key, one) for one in self.keeper.take_confirmed())
+
+    def late(self: Storage, event: Persisted, now: Now) -> None:
+        for key, confirmed in early:
+            c = self._connections.get(key)
+            if c is not None:
+                self._outflow.send_all(c, [native.Confirmed(*confirmed)], now)
+        early.clear()
+        on_persisted(self, event, now)
+
+    patch.setattr(Storage, "end", hasty)
+    patch.setattr(Storage, "on_persisted", late)
+
+
+def answer_before_it_is_safe(patch: pytest.MonkeyPatch) -> None:
+    """SUBSCRIBED, UNSUBSCRIBED and SETTLED do not wait for the disk."""
+    patch.setattr(
+        Storage, "when_safe", lambda self, action, now, otherwise=None, **more: action(now)
+    )
+
+
+def take_a_failed_sync_for_done(patch: pytest.MonkeyPatch) -> None:
+    """What the disk did not do counts as done."""
+
+    def on_failed(self: Storage, event: DiskFailed, now: Now) -> None:
+        if event.what in ("write", "sync", "create"):
+            self.on_persisted(Persisted(), now)
+
+    patch.setattr(Storage, "on_failed", on_failed)
+
+
+def go_on_behind_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
+    """A mailbox is resumed where it was, whatever was settled."""
+    cursor = Storage._cursor
+
+    def too_late(self: Storage, *what: Any) -> Any:
+        stream = what[2]
+        if isinstance(stream, Mailbox):
+            what = (*what[:-1], max(what[-1], stream.delivered + 1))
+        return cursor(self, *what)
+
+    patch.setattr(Storage, "_cursor", too_late)
+
+
+def forget_what_was_in_hand(patch: pytest.MonkeyPatch) -> None:
+    """After a crash nobody remembers that messages may have been delivered."""
+    patch.setattr(Mailbox, "abandon", lambda self: None)
+
+
+def deliver_without_bounds(patch: pytest.MonkeyPatch) -> None:
+    """The window of a mailbox is not looked at."""
+    bounds = Cursors._bounds
+
+    def boundless(self: Cursors, c: Any, cursor: Any) -> tuple[int, int]:
+        cursor.held = 0
+        return bounds(self, c, cursor)
+
+    patch.setattr(Cursors, "_bounds", boundless)
+
+
+BUGS: dict[Patch, str] = {
+    forget_what_was_published: "twice",
+    deliver_live_before_it_is_safe: "delivered .* not safe yet",
+    answer_before_it_is_safe: "",
+    take_a_failed_sync_for_done: "after the disk had failed",
+    go_on_behind_what_was_delivered: "lost",
+    forget_what_was_in_hand: "does not say so",
+    deliver_without_bounds: "unsettled, and wanted",
+}
+
+
+def complaints(seed: int, **more: Any) -> list[str]:
+    story = DurableStory(seed, **more)
+    try:
+        story.tell()
+    except (AssertionError, LookupError, RegraftError, RuntimeError, ValueError) as error:
+        return [*story.complaints, f"the node itself noticed: {error!r}"]
+    return story.complaints
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_seen(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    pattern = BUGS[bug]
+    found = (complaint for seed in PLANTED for complaint in complaints(seed))
+    assert any(re.search(pattern, complaint) for complaint in found)
+
+
+def test_confirming_too_early_is_seen_at_once_and_by_what_is_lost() -> None:
+    wanted = {"confirmed .* not safe yet", "lost .* which was confirmed"}
+    for seed in PLANTED:
+        found = complaints(seed, confirm_early=True)
+        wanted -= {one for one in wanted if any(re.search(one, complaint) for complaint in found)}
+        if not wanted:
+            return
+    assert not wanted
