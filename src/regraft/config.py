@@ -120,7 +120,7 @@ def _settings() -> dict[str, Setting]:
     for table, owner in (("", Config), ("limits", Limits)):
         hints = get_type_hints(owner)
         for entry in fields(owner):
-            if entry.name in ("limits", "streams", "source"):
+            if owner is Config and entry.name in ("limits", "streams", "source"):
                 continue
             span = entry.metadata.get("range")
             setting = Setting(table, entry.name, hints[entry.name], entry.default, span)

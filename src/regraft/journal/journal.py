@@ -82,7 +82,7 @@ class Journal:
         self._retry_us = self._prepare_us = 0  # not before
         self._prepared = set(recovered.prepared)
         self._snapshot = recovered.snapshot  # the newest that is persisted
-        self._snapshot_before = recovered.snapshot  # and the one before
+        self._pointed = recovered.pointed  # the one that the newest START points to
         self._snapshot_bytes = recovered.snapshot_bytes
         self._snapshot_at = recovered.snapshot  # the newest of all,
         self._snapshot_end = 0  # which counts once this position is persisted
@@ -327,6 +327,7 @@ class Journal:
         if piece.first >= self.segments.end:
             self.segments.add(piece.first, size)
             self._prepared.discard(piece.first)
+            self._pointed = _start_of(piece).snapshot
         if piece.offset + len(piece.data) < size:
             return False
         index = format.decode_trailer(memoryview(piece.data)[-format.TRAILER_BYTES :])
@@ -369,7 +370,7 @@ class Journal:
         self._batch = self._overwrites = ()
         self._no_space = False
         if self._snapshot_at > self._snapshot and self.persisted_position >= self._snapshot_end:
-            self._snapshot_before, self._snapshot = self._snapshot, self._snapshot_at
+            self._snapshot = self._snapshot_at
         self._drop()
         self.flush(now_us)
         return batch
@@ -407,7 +408,7 @@ class Journal:
         self._maintain(now_us)
         if isinstance(self._drops.holder, Mailbox):
             self._compaction.look(
-                self._snapshot_before,
+                self._pointed,  # a recovery begins there, and does not come by what is punched
                 lambda number: self._drops.held_by(self.state.streams[number], now_us),
                 now_us,
             )
@@ -588,6 +589,13 @@ class Journal:
                     "full": stream.number in self.quotas.full,
                 }
             yield row
+
+
+def _start_of(piece: Piece) -> Start:
+    """What the START in the first piece of a segment says."""
+    header = format.decode_header(memoryview(piece.data), piece.first)
+    assert header is not None, "a segment begins with a START"
+    return format.decode_start(memoryview(piece.data)[format.HEADER_BYTES : header.length])
 
 
 def _too_many(limit: str, value: int) -> LocalError:

@@ -50,6 +50,7 @@ class Recovered:
     abandoned: list[int] = field(default_factory=list)  # mailboxes that were attached
     snapshot: int = 0  # the position of the newest complete one, 0: none
     snapshot_bytes: int = 0
+    pointed: int = 0  # the position of the one that it began with, 0: with the first segment
     records: int = 0  # that were walked over
     messages: int = 0
 
@@ -107,6 +108,7 @@ def examine(
     _settle_end(recovered, segment_bytes, {one.first: one.size for one in chain})
     _settle_beginning(recovered)
     recovered.abandoned = recovered.state.calm()
+    recovered.pointed = walker.anchor
     return recovered
 
 

@@ -221,7 +221,7 @@ class Walker:
         self.records = 0
         self.messages = 0
         self._chain = chain
-        self._anchor = anchor
+        self.anchor = anchor
         self._walk = Walk()
         self._gathered = _Snapshot()
         # Segments that were closed while there was no state: first, and what is in it.
@@ -337,7 +337,7 @@ class Walker:
         elif kind == format.INDEX:
             self._close(self._chain[self.segment].first, format.decode_index(record.payload))
         elif kind == format.SNAPSHOT:
-            if record.position >= self._anchor:
+            if record.position >= self.anchor:
                 self._gather(record)
         elif self.state is not None:
             self.state.apply(record)

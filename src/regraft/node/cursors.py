@@ -132,12 +132,15 @@ class Cursors:
     def pull(self, cursor: Cursor, now: Now) -> None:
         """Read on and deliver, as long as there is something, and room for it."""
         c = self.connections.get(cursor.key)
-        if c is None or c.state is CLOSING or c.session is None or not cursor.stands:
-            return
-        if cursor.position == NOWHERE and not self._locate(cursor):
-            self.lost.add(cursor.key)
+        if c is None or c.state is CLOSING or c.session is None:
             return
         while cursor.stands and cursor.ticket == AWAY and self.outflow.idle(c):
+            if self._has_read_all(cursor):
+                self.idle.add(cursor.key)
+                return
+            if cursor.position == NOWHERE and not self._locate(cursor):
+                self.lost.add(cursor.key)
+                return
             if cursor.position >= self.journal.persisted_position:
                 self.idle.add(cursor.key)
                 return
@@ -152,6 +155,14 @@ class Cursors:
                     return
             if not self._fill(c, cursor, first, offset, view, now):
                 return
+
+    def _has_read_all(self, cursor: Cursor) -> bool:
+        """Whether nothing of its stream is to come; then it need not look at what others got."""
+        if self.journal.recorder.next_sequence(cursor.stream.slot) > cursor.next_sequence:
+            return False
+        if cursor.position != NOWHERE:
+            cursor.position = max(cursor.position, self.journal.persisted_position)
+        return True
 
     def _locate(self, cursor: Cursor) -> bool:
         """Find where to begin; False: the disk has to be asked first."""
@@ -208,7 +219,8 @@ class Cursors:
             return False
         cursor.ticket = AWAY
         cursor.chunk = (cursor.chunk[0], event.data)
-        if event.error or not event.data:
+        gone = self.journal.forward(cursor.position) > cursor.position  # dropped meanwhile
+        if (event.error or not event.data) and not gone:
             at = f"nothing is at position {cursor.position}"
             self.give_up(cursor, event.error or at, now)
         else:
@@ -240,6 +252,8 @@ class Cursors:
             return self._need_more(cursor, -1 - at, len(view), now)
         cursor.position = first + offset + at
         cursor.next_sequence = reader.next_sequence
+        if at == 0 and reader.status == FOUND and reader.next_sequence == before:
+            cursor.next_sequence = until  # the record begins behind it: what lay between is gone
         closed = reader.status == CLOSED
         if reader.status == ZERO:  # what is left of one that was closed without an INDEX
             closed = first != self.journal.recorder.first

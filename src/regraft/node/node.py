@@ -158,6 +158,7 @@ class Node:
             return
         self._control.leave(c, now)
         self._outflow.forget(c, now)
+        c.state = CLOSING
         self._effects.append(Note("debug", f"{c.who} is gone: {event.reason}"))
         if self._stopping and not self._connections:
             self._effects.append(Stopped())

@@ -495,8 +495,10 @@ class Storage:
             report = native.Settled(message.subscription, message.token)
 
             def answer(now: Now) -> None:
-                if c.state is OPEN:
+                if c.state is not CLOSING:
                     self._outflow.send(c, report, now)
+
+            c.unsafe = self.journal.recorder.position
 
             self.when_safe(answer, now)
         self.cursors.pull(cursor, now)

@@ -57,6 +57,7 @@ class DurableStory:
     seed: int
     steps: int = 160
     confirm_early: bool = False  # a bug of the node
+    rests: float = 0.02  # how often nothing happens for a while
     limits: Limits = field(init=False)
     world: World = field(init=False)
     ledger: Ledger = field(init=False)
@@ -80,6 +81,7 @@ class DurableStory:
         self._expiring = random.choice((0.0, 0.0, 0.1))
         if random.random() < 0.3:
             self.retention["all"] = Retention(size=20_000)
+            self.ledger.dropping = True
         for number in range(random.randint(2, 5)):
             calm = random.random() < 0.6
             self.regulars.append(
@@ -114,7 +116,7 @@ class DurableStory:
     def _wait(self, random: Random) -> None:
         if random.random() < 0.7:
             self.world.advance(random.choice((0.05, 0.3, 1, 3, 10, 40)))
-        elif random.random() < 0.05:
+        if random.random() < self.rests:
             self.world.advance(1500)
 
     # ----------------------------------------------------------------------------- the node

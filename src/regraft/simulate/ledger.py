@@ -104,6 +104,7 @@ class Ledger:
         self.letters: dict[bytes, Letter] = {}  # by mark
         self.stream = Line("the stream", stream, stands_ns=0)
         self.stream_first = 1  # the oldest sequence that the last look found
+        self.dropping = False  # the stream keeps only the newest for sure
         self.boxes: list[Box] = []
         self.current: dict[str, Box] = {}  # the newest of each name
         self.lives: list[Live] = []
@@ -218,7 +219,8 @@ def judge(ledger: Ledger) -> None:
             _dense(ledger, box, 1, expiring)
             _ordered(ledger, box)
             _complete(ledger, box)
-    _dense(ledger, ledger.stream, ledger.stream_first, expiring)
+    if not ledger.dropping:
+        _dense(ledger, ledger.stream, ledger.stream_first, expiring)
     _ordered(ledger, ledger.stream)
     _complete(ledger, ledger.stream)
     for live in ledger.lives:

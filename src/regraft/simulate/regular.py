@@ -302,8 +302,8 @@ class Regular:
             self.ledger.complain(f"{self.name} {text}")
 
     def _check_place(self, reading: Reading, sequence: int) -> None:
-        """In order; and without a gap, unless something may have expired."""
-        gap = reading.dense and sequence > reading.last + 1
+        """In order; and without a gap, unless something may have expired or been dropped."""
+        gap = reading.dense and sequence > reading.last + 1 and not self.ledger.dropping
         if gap and any(letter.expires_us for letter in self.ledger.letters.values()):
             gap = False
         if sequence <= reading.last or gap:

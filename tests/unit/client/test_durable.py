@@ -197,14 +197,13 @@ async def test_too_many_stretches_stay_unsettled_and_the_subscription_goes_on(
         assert caught.value.code.name == "limit-exceeded"
         assert "stay unsettled" in caplog.text
         billing.settle(*messages)
-        await billing.settled()
         await publish(client, 21)
         assert await take(billing, 1) == ["21"]
-        assert await waiting_in(bus, "billing") in range(1, 9)
-        bus.kill()
-        bus.start()
-        await asyncio.sleep(5)
-        await billing.settled()  # what came again was settled again
+        assert await waiting_in(bus, "billing") > 1
+        for _ in range(5):  # what comes again is settled again
+            bus.kill()
+            bus.start()
+            await asyncio.sleep(5)
         assert await waiting_in(bus, "billing") == 1
 
 

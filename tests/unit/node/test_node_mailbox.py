@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from harness import WALL_US, Client, Delivered, KeepingWorld, publication
 
+from regraft.journal import format
+from regraft.journal.requests import Persist, Piece
+from regraft.kernels.records import FOUND, Walk
 from regraft.model.message import DeliveryMode, Message
 from regraft.node.event import JournalRead
 from regraft.node.storage import Retained
@@ -270,6 +273,28 @@ def test_settlements_that_cannot_be_remembered_are_not_confirmed() -> None:
     assert sequences(world.reader("box")) == [1, 2, 4, 6, 7, 8, 9, 10]
 
 
+def test_the_last_settlement_is_confirmed_before_the_good_bye() -> None:
+    world = KeepingWorld()
+    client = world.reader("box")
+    publish(world, 1)
+    client.take()
+    client.send(native.Settle(1, (1, 1), token=3), native.Bye())
+    world.persist()
+    assert client.take() == [native.Settled(1, 3)]
+    assert client.closed == "the client left"
+
+
+def test_nothing_is_said_to_who_is_gone() -> None:
+    world = KeepingWorld()
+    client = world.reader("box")
+    publish(world, 1)
+    client.send(native.Settle(1, (1, 1), token=3))
+    client.send(native.Subscribe(2, "#", durable="other"), native.Unsubscribe(1))
+    client.leave()
+    world.persist()
+    assert world.reader("box").take() == [native.Subscribed(1, 2, 0)]
+
+
 # ------------------------------------------------------------------------------- expired
 
 
@@ -412,6 +437,19 @@ def test_several_readers_of_one_connection_have_their_turns() -> None:
     assert set(order[:40]) == {1, 2}
 
 
+def test_a_mailbox_that_is_empty_reads_nothing() -> None:
+    world = KeepingWorld([Retained("kept", "t")], journal_tail_bytes=1)
+    world.reader("box", "u").leave()
+    publish(world, *range(1, 100))
+    world = world.again()
+    box = world.reader("box", "u")
+    publish(world, *range(100, 200))
+    assert world.disk.counts["read"] == 0
+    publish(world, 200, topic="u")
+    assert sequences(box) == [1]
+    assert world.disk.counts["read"] == 0
+
+
 def test_a_reader_reads_on_where_the_disk_was_not_written_yet() -> None:
     """What was read from the disk once does not stand for what is written there later."""
     world = KeepingWorld(ALL, journal_tail_bytes=1, write_bytes=1000, segment_bytes=262_144)
@@ -450,6 +488,39 @@ def test_a_damaged_record_ends_the_reading_of_it() -> None:
     assert error(client) == ("journal-failed", 1)
     world.persist()
     assert error(world.reader("box")) == ("journal-failed", 1)  # and nobody is in the way
+
+
+def test_what_was_settled_may_be_gone_from_the_disk() -> None:
+    """It lies between what may have been delivered before and what was not."""
+    world = KeepingWorld()
+    client = world.reader("box", in_flight=3)
+    for number in range(1, 6):
+        publish(world, number)
+    assert sequences(client) == [1, 2, 3]
+    settle(world, client, 2, 3)
+    assert sequences(client) == [4, 5]
+    settle(world, client, 4, 5)
+    client.leave()
+    publish(world, 6)
+    records = found_records(world)
+    skip = format.encode_skip(records[2], records[6] - records[2], world.now.wall_us, 1)
+    piece = Piece(0, records[2], skip)
+    world.disk.perform(Persist((piece,), world.limits.segment_bytes))
+    tail = world.journal.tail
+    del tail._blocks[:], tail._starts[:]  # so that it is read from the disk
+    assert attempts(world.reader("box")) == [(1, 1), (6, 0)]
+
+
+def found_records(world: KeepingWorld) -> dict[int, int]:
+    """Where the messages of the first mailbox begin, by sequence."""
+    (segment,) = world.disk.open_segments()
+    walk, at, found = Walk(), 0, {}
+    while walk.step(segment.view, at, 0, 0) == FOUND:
+        if walk.kind == format.MESSAGES:
+            (spot,) = format.places(segment.view[walk.meta_at : walk.payload_at])
+            found[spot[1]] = at
+        at = walk.next
+    return found
 
 
 def test_bytes_that_nobody_asked_for_do_no_harm() -> None:
