@@ -63,7 +63,7 @@ class Regular:
         self._sent = [0, 0]
         self._got = 0
         self._last_id = 0
-        self._lost: dict[int, Reading] = {}  # the node ended them
+        self._lost: dict[int, Reading] = {}  # the node may have ended them
         self._last_token = 0
 
     @property
@@ -359,6 +359,7 @@ class Regular:
         if message.ordinal:
             self._refused(message)
         reading = self.readings.get(message.subscription)
-        if reading is not None and (not reading.stands or not self.ledger.broken):
-            del self.readings[reading.id]  # refused; or it cannot be read any more
-            self._lost[reading.id] = reading
+        if reading is not None:
+            self._lost[reading.id] = reading  # or only a settlement is, if the disk failed
+            if not reading.stands or not self.ledger.broken:
+                del self.readings[reading.id]
