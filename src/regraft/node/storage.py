@@ -455,14 +455,22 @@ class Storage:
         self._router.keep(stream.slot, stream.pattern, stream.exact, plan)
 
     def retain(self, streams: Iterable[Retained], now: Now) -> None:
-        """Keep what is published to these topics, and no others any more."""
+        """Keep what is published to these topics, and to those that were retained before.
+
+        What was kept is not thrown away because a line of the configuration is missing.
+        """
         wanted = {stream.name: stream for stream in streams}
-        for known in list(self.journal.state.names.values()):
+        for known in self.journal.state.names.values():
             still = wanted.get(known.name)
-            if still is None or (known.pattern, known.exact) != (still.pattern, still.exact):
-                self._router.release(known.slot)
-                self.journal.remove_stream(known.number, now.wall_us)
-                self._effects.append(Note("warning", f"stream {known.name} is retained no more"))
+            if still is None:
+                text = f"stream {known.name} is not in the configuration; it is retained as before"
+                self._effects.append(Note("warning", text))
+            elif (known.pattern, known.exact) != (still.pattern, still.exact):
+                raise LocalError(
+                    "bad-configuration",
+                    f"stream {known.name!r} retains {known.pattern!r}, not {still.pattern!r}: "
+                    "give the other topic a stream of another name",
+                )
         for name, pattern, exact in wanted.values():
             if name not in self.journal.state.names:
                 self._route(self.journal.make_stream(name, pattern, exact, now.wall_us))

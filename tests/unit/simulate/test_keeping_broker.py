@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regraft.errors import DiskError
+from regraft.errors import DiskError, LocalError
 from regraft.journal.requests import Persist, Piece, PrepareSegment
 from regraft.limits import Limits
 from regraft.node.storage import Retained
@@ -111,3 +111,18 @@ def test_what_is_durable() -> None:
     disk.halt("sync", 2)
     disk.perform(Persist((Piece(0, 6, b"ghi"),), 4096))
     assert not disk.is_durable(b"ghi")
+
+
+def test_a_stream_that_is_missing_in_the_configuration_is_not_thrown_away() -> None:
+    world = World(5)
+    broker = start(world, world.disk())
+    ledger = Ledger(world, "#")
+    publish(world, visit(world, broker, ledger=ledger), 9)
+    broker.kill()
+    assert broker.disk is not None
+    again = world.broker(limits=LIMITS, disk=broker.disk, streams=[])
+    assert held(world, again, ledger).last == 9
+    again.kill()
+    assert again.disk is not None
+    with pytest.raises(LocalError, match="another name"):
+        world.broker(limits=LIMITS, disk=again.disk, streams=[Retained("all", "other/#")])
