@@ -149,7 +149,7 @@ def test_refusals_are_one_line_and_exit_code_one(node: Node) -> None:
     assert all(err.startswith("regraft: ") and err.count("\n") == 1 for _, err in refused)
     code, out, _ = node.run("inspect", "journal")
     assert code == 0 and re.search(r"mailboxes_full +1", out)
-    code, _, err = node.run("sub", "orders", "--from", "start", "--count", "1")
+    code, _, err = node.run("sub", "elsewhere", "--from", "start", "--count", "1")
     assert code == 2 and "no stream of this node retains" in err
 
 
