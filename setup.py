@@ -29,6 +29,7 @@ KERNELS = (
     "predicates",
     "conjunctions",
     "tree",
+    "search",
     "matching",
     "outlet",
     "takers",

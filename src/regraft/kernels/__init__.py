@@ -31,6 +31,7 @@ KERNELS = (
     "predicates",
     "conjunctions",
     "tree",
+    "search",
     "matching",
     "outlet",
     "takers",

@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Ask for memory that will be looked at soon. */
+#if defined(__GNUC__)
+#define regraft_prefetch(p) __builtin_prefetch(p)
+#else
+#define regraft_prefetch(p) ((void)0)
+#endif
+
 /* Room for n items of `size` bytes: half as much again at least, and zeroed. NULL: no memory. */
 static inline void *regraft_grow(void *a, Py_ssize_t *room, Py_ssize_t n, size_t size) {
     Py_ssize_t more = *room + *room / 2 + 8;
@@ -41,10 +48,15 @@ static inline uint64_t regraft_hash(const unsigned char *p, Py_ssize_t n, uint64
     return regraft_mix(h ^ w);
 }
 
-/* One table for all: places hold a value (-1: empty) and its 64-bit key. */
+/* One table for all: places hold a value (-1: empty) and its 64-bit key, side by side, so that a
+   look at one is one look at memory. */
 typedef struct {
-    uint64_t *keys;
-    int32_t *values;
+    uint64_t key;
+    int32_t value;
+} regraft_place;
+
+typedef struct {
+    regraft_place *places;
     uint64_t mask; /* places - 1 */
     Py_ssize_t n;
 } regraft_table;
@@ -53,43 +65,35 @@ static inline int32_t regraft_find(const regraft_table *t, uint64_t key) {
     uint64_t i;
     if (t->n == 0) return -1;
     i = regraft_mix(key) & t->mask;
-    while (t->values[i] >= 0) {
-        if (t->keys[i] == key) return t->values[i];
+    while (t->places[i].value >= 0) {
+        if (t->places[i].key == key) return t->places[i].value;
         i = (i + 1) & t->mask;
     }
     return -1;
 }
 
-static inline int regraft_resize(regraft_table *t, uint64_t places) {
-    uint64_t *keys = (uint64_t *)malloc(places * sizeof(uint64_t));
-    int32_t *values = (int32_t *)malloc(places * sizeof(int32_t));
+static inline int regraft_resize(regraft_table *t, uint64_t size) {
+    regraft_place *places = (regraft_place *)malloc(size * sizeof(regraft_place));
     uint64_t i, j;
-    if (keys == NULL || values == NULL) {
-        free(keys);
-        free(values);
-        return -1;
-    }
-    memset(values, 0xFF, places * sizeof(int32_t));
-    if (t->values != NULL) {
+    if (places == NULL) return -1;
+    memset(places, 0xFF, size * sizeof(regraft_place));
+    if (t->places != NULL) {
         for (i = 0; i <= t->mask; i++) {
-            if (t->values[i] < 0) continue;
-            j = regraft_mix(t->keys[i]) & (places - 1);
-            while (values[j] >= 0) j = (j + 1) & (places - 1);
-            keys[j] = t->keys[i];
-            values[j] = t->values[i];
+            if (t->places[i].value < 0) continue;
+            j = regraft_mix(t->places[i].key) & (size - 1);
+            while (places[j].value >= 0) j = (j + 1) & (size - 1);
+            places[j] = t->places[i];
         }
     }
-    free(t->keys);
-    free(t->values);
-    t->keys = keys;
-    t->values = values;
-    t->mask = places - 1;
+    free(t->places);
+    t->places = places;
+    t->mask = size - 1;
     return 0;
 }
 
 /* At most two thirds full. */
 static inline int regraft_room(regraft_table *t) {
-    if (t->values == NULL) return regraft_resize(t, 8);
+    if (t->places == NULL) return regraft_resize(t, 8);
     if ((uint64_t)(t->n + 1) * 3 > (t->mask + 1) * 2) return regraft_resize(t, (t->mask + 1) * 2);
     return 0;
 }
@@ -98,10 +102,10 @@ static inline int regraft_store(regraft_table *t, uint64_t key, int32_t value) {
     uint64_t i;
     if (regraft_room(t) < 0) return -1;
     i = regraft_mix(key) & t->mask;
-    while (t->values[i] >= 0 && t->keys[i] != key) i = (i + 1) & t->mask;
-    if (t->values[i] < 0) t->n++;
-    t->keys[i] = key;
-    t->values[i] = value;
+    while (t->places[i].value >= 0 && t->places[i].key != key) i = (i + 1) & t->mask;
+    if (t->places[i].value < 0) t->n++;
+    t->places[i].key = key;
+    t->places[i].value = value;
     return 0;
 }
 
@@ -110,15 +114,14 @@ static inline void regraft_empty(regraft_table *t, uint64_t i) {
     uint64_t j = i, home;
     t->n--;
     for (;;) {
-        t->values[i] = -1;
+        t->places[i].value = -1;
         for (;;) {
             j = (j + 1) & t->mask;
-            if (t->values[j] < 0) return;
-            home = regraft_mix(t->keys[j]) & t->mask;
+            if (t->places[j].value < 0) return;
+            home = regraft_mix(t->places[j].key) & t->mask;
             if (((j - home) & t->mask) >= ((j - i) & t->mask)) break;
         }
-        t->keys[i] = t->keys[j];
-        t->values[i] = t->values[j];
+        t->places[i] = t->places[j];
         i = j;
     }
 }
@@ -127,8 +130,8 @@ static inline void regraft_erase(regraft_table *t, uint64_t key) {
     uint64_t i;
     if (t->n == 0) return;
     i = regraft_mix(key) & t->mask;
-    while (t->values[i] >= 0) {
-        if (t->keys[i] == key) {
+    while (t->places[i].value >= 0) {
+        if (t->places[i].key == key) {
             regraft_empty(t, i);
             return;
         }
@@ -141,16 +144,16 @@ static inline int regraft_append(regraft_table *t, uint64_t key, int32_t value) 
     uint64_t i;
     if (regraft_room(t) < 0) return -1;
     i = regraft_mix(key) & t->mask;
-    while (t->values[i] >= 0) i = (i + 1) & t->mask;
+    while (t->places[i].value >= 0) i = (i + 1) & t->mask;
     t->n++;
-    t->keys[i] = key;
-    t->values[i] = value;
+    t->places[i].key = key;
+    t->places[i].value = value;
     return 0;
 }
 
 static inline void regraft_remove(regraft_table *t, uint64_t key, int32_t value) {
     uint64_t i = regraft_mix(key) & t->mask;
-    while (t->keys[i] != key || t->values[i] != value) i = (i + 1) & t->mask;
+    while (t->places[i].key != key || t->places[i].value != value) i = (i + 1) & t->mask;
     regraft_empty(t, i);
 }
 

@@ -8,12 +8,15 @@ from cpython.object cimport PyObject
 from regraft.kernels.frame cimport bytes_p, cut
 
 cdef extern from "arrays.h":
+    ctypedef struct regraft_place:
+        uint64_t key
+        int32_t value
     ctypedef struct regraft_table:
-        uint64_t* keys
-        int32_t* values
+        regraft_place* places
         uint64_t mask
         Py_ssize_t n
     void* regraft_grow(void* a, Py_ssize_t* room, Py_ssize_t n, size_t size) noexcept
+    void regraft_prefetch(const void* p) noexcept
     uint64_t mix "regraft_mix"(uint64_t x) noexcept
     uint64_t regraft_hash(const unsigned char* p, Py_ssize_t n, uint64_t seed) noexcept
     int32_t regraft_find(const regraft_table* t, uint64_t key) noexcept
@@ -63,7 +66,7 @@ cdef class Texts:
     cdef readonly Py_ssize_t size
     cdef int32_t get(self, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept
     cpdef int32_t number(self, bytes text) noexcept
-    @cython.locals(number=int32_t)
+    @cython.locals(number=int32_t, key=uint64_t)
     cpdef int32_t add(self, bytes text) except -1
     @cython.locals(text=bytes)
     cpdef bint release(self, int32_t number) except -1
@@ -103,12 +106,10 @@ cdef inline void free_reals(Reals x) noexcept:
     free(x.a)
 
 cdef inline void free_table(Table x) noexcept:
-    free(x.t.keys)
-    free(x.t.values)
+    free(x.t.places)
 
 cdef inline void free_texts(Texts x) noexcept:
-    free(x.t.keys)
-    free(x.t.values)
+    free(x.t.places)
 
 cdef inline int32_t key_find(Table table, uint64_t key) noexcept:
     return regraft_find(&table.t, key)
@@ -132,18 +133,22 @@ cdef inline bytes_p pointer(bytes text) noexcept:
     return <bytes_p>PyBytes_AS_STRING(text)
 
 cdef inline int32_t text_find(Texts texts, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
-    cdef uint64_t key, i
+    if texts.t.n == 0:
+        return -1
+    return text_find_by(texts, hash_bytes(p, start, end), p, start, end)
+
+cdef inline int32_t text_find_by(Texts texts, uint64_t key, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    cdef uint64_t i
     cdef int32_t number
     cdef PyObject* text
     if texts.t.n == 0:
         return -1
-    key = hash_bytes(p, start, end)
     i = mix(key) & texts.t.mask
     while True:
-        number = texts.t.values[i]
+        number = texts.t.places[i].value
         if number < 0:
             return -1
-        if texts.t.keys[i] == key:
+        if texts.t.places[i].key == key:
             text = PyList_GET_ITEM(texts.texts, number)
             if (PyBytes_GET_SIZE(<object>text) == end - start
                     and memcmp(PyBytes_AS_STRING(<object>text), p + start, end - start) == 0):
@@ -158,8 +163,14 @@ cdef inline bint text_is(Texts texts, int32_t number, bytes_p p, Py_ssize_t star
     return (<object>text is not None and PyBytes_GET_SIZE(<object>text) == end - start
             and memcmp(PyBytes_AS_STRING(<object>text), p + start, end - start) == 0)
 
-cdef inline void text_store(Texts texts, bytes text, int32_t number) except *:
-    if regraft_append(&texts.t, hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text)), number) < 0:
+cdef inline uint64_t text_hash(bytes text) noexcept:
+    return hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text))
+
+cdef inline int32_t text_seek(Texts texts, uint64_t key, bytes text) noexcept:
+    return text_find_by(texts, key, pointer(text), 0, PyBytes_GET_SIZE(text))
+
+cdef inline void text_store(Texts texts, uint64_t key, bytes text, int32_t number) except *:
+    if regraft_append(&texts.t, key, number) < 0:
         raise MemoryError
 
 cdef inline void text_erase(Texts texts, bytes text, int32_t number) noexcept:

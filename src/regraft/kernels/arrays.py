@@ -46,9 +46,17 @@ if not cython.compiled:
 
     def text_is(texts: Texts, number: int, p: Any, start: int, end: int) -> bool:
         """Whether p[start:end] is the text of a number, which may have been used before."""
-        return number < len(texts.texts) and texts.texts[number] == cut(p, start, end)
+        return 0 <= number < len(texts.texts) and texts.texts[number] == cut(p, start, end)
 
-    def text_store(texts: Texts, text: bytes, number: int) -> None:
+    def text_hash(text: bytes) -> int:
+        """Of no use where there is a dict."""
+        return 0
+
+    def text_seek(texts: Texts, key: int, text: bytes) -> int:
+        """The number of a text of which the hash is known, or -1."""
+        return texts.held.get(text, -1)
+
+    def text_store(texts: Texts, key: int, text: bytes, number: int) -> None:
         """A text that is new has this number."""
         texts.held[text] = number
 
@@ -184,7 +192,8 @@ class Texts:
 
     def add(self, text: bytes) -> int:
         """Hold a text once more; its number."""
-        number = text_find(self, pointer(text), 0, len(text))
+        key = text_hash(text)
+        number = text_seek(self, key, text)
         if number < 0:
             if self.free.n:
                 self.free.n -= 1
@@ -196,7 +205,7 @@ class Texts:
                 self.holders.push(0)
                 self.holders.a[number] = 0
             self.size += len(text)
-            text_store(self, text, number)
+            text_store(self, key, text, number)
         self.holders.a[number] += 1
         return number
 

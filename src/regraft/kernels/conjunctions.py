@@ -125,10 +125,13 @@ class Conjunctions:
         kind = term[0]
         if kind == RANGE:
             _, where, name, sort, low, high = term
-            return self.narrow(self.facts.dimension(where, name, sort), low, high)
+            dimension = self.facts.dimension(where, name, sort)
+            self.facts.send_for(dimension)
+            return self.narrow(dimension, low, high)
         if kind == TEXT:
             _, where, name, sort, text = term
             dimension = self.facts.dimension(where, name, sort)
+            self.facts.send_for(dimension)
             number = float(self.facts.hold_text(dimension, text))
             self.put(dimension, number, number)
         else:

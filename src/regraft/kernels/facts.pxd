@@ -1,7 +1,7 @@
 cimport cython
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from regraft.kernels.arrays cimport Ints, Longs, Reals, Texts, text_is
+from regraft.kernels.arrays cimport Ints, Longs, Reals, Texts, regraft_prefetch, text_is
 from regraft.kernels.envelope cimport NAMES_MAX, Scan
 from regraft.kernels.frame cimport bytes_p
 from regraft.kernels.operands cimport as_double, as_signed
@@ -29,11 +29,22 @@ cdef enum:
     EPOCH = 512
     BOUNDS = 4096
 
+cdef extern from *:
+    """
+    #define REGRAFT_WIDE_SHARE 0.05
+    """
+    const double WIDE_SHARE "REGRAFT_WIDE_SHARE"
+
 ctypedef int32_t* ints_p
 ctypedef double* reals_p
 
 cdef inline int64_t as_moment(uint64_t raw) noexcept:
     return <int64_t>raw
+
+cdef inline void send_for_samples(double* a, Py_ssize_t first) noexcept:
+    cdef Py_ssize_t k
+    for k in range(first, first + SAMPLES, 8):
+        regraft_prefetch(a + k)
 
 @cython.final
 cdef class Facts:
@@ -99,8 +110,10 @@ cdef class Facts:
     cdef void note_bounds(self, int32_t dimension, double low, double high) except *
     @cython.locals(sampled=int64_t, since=int64_t)
     cdef double presence(self, int32_t dimension) noexcept
-    @cython.locals(present=cython.double, n=cython.int, within=cython.int, samples=reals_p,
+    @cython.locals(present=cython.double, guess=cython.double, n=cython.int, within=cython.int, samples=reals_p,
                    first=Py_ssize_t, k=Py_ssize_t)
     cdef double share(self, int32_t dimension, double low, double high) except -1
-    @cython.locals(bounds=Reals, within=cython.int, n=Py_ssize_t, k=Py_ssize_t)
+    @cython.locals(bounds=Reals, some=reals_p, within=cython.int, n=Py_ssize_t, k=Py_ssize_t)
     cdef double guess(self, int32_t dimension, double low, double high) except -1
+    @cython.locals(bounds=Reals)
+    cdef void send_for(self, int32_t dimension) noexcept

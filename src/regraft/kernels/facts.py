@@ -53,9 +53,13 @@ if not cython.compiled:
     SAMPLE_EVERY = 8
     EPOCH = 512
     BOUNDS = 4096
+    WIDE_SHARE = 0.05
 
     NAN = float("nan")
     INFINITY = float("inf")
+
+    def send_for_samples(a: Any, first: int) -> None:
+        """Nothing to do ahead of time."""
 
 
 class Facts:
@@ -103,15 +107,15 @@ class Facts:
         """The dimension of a name and a class, held once more."""
         if where in (ATTRIBUTE, CONTEXT):
             texts = self.names if where == ATTRIBUTE else self.contexts
-            number = texts.add(name)
+            number = texts.number(name)
             slot = (number * 2 + (where == CONTEXT)) * CLASSES + kind
-            self.by_slot.reserve(slot + CLASSES)
-            found = self.by_slot.a[slot]
-            if found == 0:
+            found = self.by_slot.a[slot] if number >= 0 else 0
+            if found == 0:  # a dimension holds its name once
+                number = texts.add(name)
+                slot = (number * 2 + (where == CONTEXT)) * CLASSES + kind
+                self.by_slot.reserve((number + 1) * 2 * CLASSES)
                 found = self.make(slot) + 1
                 self.by_slot.a[slot] = found
-            else:
-                texts.release(number)  # a dimension holds its name once
         else:
             slot = where * CLASSES + kind
             found = self.by_header.a[slot]
@@ -178,6 +182,13 @@ class Facts:
         self.free.push(dimension)
         self.count -= 1
         return True
+
+    def send_for(self, dimension: int) -> None:
+        """`share` will be asked about this dimension soon."""
+        send_for_samples(self.samples.a, dimension * SAMPLES)
+        bounds = self.bounds[dimension]
+        if bounds is not None:
+            send_for_samples(bounds.a, 0)
 
     def kind(self, dimension: int) -> int:
         """The class of a dimension."""
@@ -368,13 +379,18 @@ class Facts:
             samples = self.samples.a
             first = dimension * SAMPLES
             for k in range(first, first + n):
-                if low <= samples[k] and samples[k] <= high:
-                    within += 1
+                within += (low <= samples[k]) & (samples[k] <= high)  # without branches
             if low == high:
                 return present * (within + 0.25) / (n + 0.5)
             # Few samples may miss a range that is not rare: what bounds say counts, too.
-            return present * (within + 32.0 * self.guess(dimension, low, high)) / (n + 32.0)
-        return present * self.guess(dimension, low, high)
+            guess = (within + 32.0 * self.guess(dimension, low, high)) / (n + 32.0)
+        else:
+            guess = self.guess(dimension, low, high)
+        # A narrow range is reached by a cell that may be four times as wide, which also takes more
+        # looking up: no better than a value, unless that is known to be frequent.
+        if low < high and guess < WIDE_SHARE:
+            guess = guess * 4.0 if guess * 4.0 < WIDE_SHARE else WIDE_SHARE
+        return present * guess
 
     def guess(self, dimension: int, low: float, high: float) -> float:
         """The same for a dimension that no event had yet."""
@@ -387,9 +403,9 @@ class Facts:
             return 0.5 if low == -INFINITY or high == INFINITY else 0.25
         within = 0
         n = bounds.n if bounds.n < SAMPLES else SAMPLES
+        some = bounds.a
         for k in range(n):
-            if low <= bounds.a[k] and bounds.a[k] <= high:
-                within += 1
+            within += (low <= some[k]) & (some[k] <= high)
         return (within + 0.25) / (n + 0.5)
 
 

@@ -8,7 +8,9 @@ from regraft.kernels.frame cimport bytes_p, cut
 from regraft.kernels.predicates cimport AMONG, Predicates
 from regraft.kernels.operands cimport as_double
 from regraft.kernels.topics cimport Topics
-from regraft.kernels.tree cimport CELL, EQUAL, PIECE, PRESENT, ROOT, TOPIC, Tree
+from regraft.kernels.search cimport Search
+from regraft.kernels.tree cimport (BY, CELL, EQUAL, FILLED, NODE, OWNER, PART, PART_OF, PARTS, PIECE,
+                                   PRESENT, ROOT, TOPIC, VISITS, WAY, Tree)
 
 cdef enum:
     ANYWHERE = -1
@@ -31,6 +33,7 @@ cdef class Index:
     cdef readonly Predicates predicates
     cdef readonly Conjunctions all
     cdef readonly Tree tree
+    cdef readonly Search search
     cdef readonly Topics topics
     cdef Texts keys
     cdef Ints first
@@ -63,11 +66,11 @@ cdef class Index:
     @cython.locals(gone=Ints)
     cdef void forget_gone(self) except *
     cpdef void set_links(self, int32_t filter, int64_t links) except *
-    @cython.locals(tree=Tree, now=int64_t, k=Py_ssize_t, records=ints_p, dollar=bint, number=int32_t, filter=int32_t)
+    @cython.locals(search=Search, now=int64_t, k=Py_ssize_t, records=ints_p, dollar=bint, number=int32_t, filter=int32_t)
     cdef void find(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end, Ints patterns, int64_t reached) except *
     @cython.locals(scan=Scan, p=bytes_p, end=Py_ssize_t, fault=cython.int, n=Py_ssize_t, found=Ints, fixed=list, patterns=Ints, k=Py_ssize_t, number=int32_t)
     cpdef list match(self, bytes envelope)
-    @cython.locals(tree=Tree, node=int32_t)
+    @cython.locals(tree=Tree, node=int32_t, at=Py_ssize_t, visits=int32_t, filled=int32_t)
     cpdef list hottest(self, Py_ssize_t count)
     @cython.locals(tree=Tree, part=int32_t)
     cdef str describe(self, int32_t node)

@@ -9,8 +9,8 @@ satisfy:
   dimension is there; the topic matches. A conjunction goes down by its most selective term first; a
   bucket that gets large sends its conjunctions down by their next term.
 - What no term makes rare stays in a bucket, and in a large one goes to a matrix of bits (`matrix`).
-- What is reached is verified, term by term (`conjunctions`). So every structure may err on the side
-  of too much; none may err on the other side.
+- What is reached (`search`) is verified, term by term (`conjunctions`). So every structure may err
+  on the side of too much; none may err on the other side.
 
 How selective a term is, is estimated from what events had lately (`facts`). A node where much was
 looked at is reviewed, a few conjunctions after each event: those that would be reached better by
@@ -38,8 +38,24 @@ if not cython.compiled:
     from regraft.kernels.facts import BYTES, CONTEXT, STRING, Facts
     from regraft.kernels.operands import as_double
     from regraft.kernels.predicates import Predicates
+    from regraft.kernels.search import Search
     from regraft.kernels.topics import Topics
-    from regraft.kernels.tree import EQUAL, PIECE, PRESENT, TOPIC, Tree
+    from regraft.kernels.tree import (
+        BY,
+        EQUAL,
+        FILLED,
+        NODE,
+        OWNER,
+        PART,
+        PART_OF,
+        PARTS,
+        PIECE,
+        PRESENT,
+        TOPIC,
+        VISITS,
+        WAY,
+        Tree,
+    )
 
     ANYWHERE = -1
     NO_TOPIC = -2
@@ -63,6 +79,7 @@ class Index:
         self.predicates = Predicates(self.facts)
         self.all = Conjunctions(self.facts, self.predicates)
         self.tree = Tree(self.facts, self.predicates, self.all)
+        self.search = Search(self.tree)
         self.topics = Topics()
         # What tells filters apart, and numbers them: pattern = selector, or the pattern alone.
         self.keys = Texts()
@@ -130,11 +147,11 @@ class Index:
         self.first.reserve(filter + 1)
         self.pattern.reserve(filter + 1)
         self.stamp.reserve(filter + 1)
-        self.tree.links.reserve(filter + 1)
+        self.search.links.reserve(filter + 1)
         self.first.a[filter] = -1
         self.pattern.a[filter] = pattern
         self.stamp.a[filter] = -1
-        self.tree.links.a[filter] = HERE
+        self.search.links.a[filter] = HERE
 
     def add_conjunction(
         self, filter: int, wanted: list[Any], pattern: int, several: bool, expand: bool
@@ -230,9 +247,9 @@ class Index:
 
     def set_links(self, filter: int, links: int) -> None:
         """Who wants a filter: bits of links, and HERE if anybody on this node does."""
-        self.tree.links.a[filter] = links
+        self.search.links.a[filter] = links
         if links != HERE:
-            self.tree.linked = True
+            self.search.linked = True
 
     # ---------------------------------------------------------------------- match
 
@@ -253,23 +270,22 @@ class Index:
         `patterns` are those of its topic; `reached` has the bits of the links that need not be
         found any more.
         """
-        tree = self.tree
+        search = self.search
         self.facts.load(scan, p)
         now = self.facts.now
         self.predicates.begin(scan, p, start, end)
-        tree.patterns = patterns
+        search.patterns = patterns
         for k in range(patterns.n):
             self.all.pattern_stamp.a[patterns.a[k]] = now
-        tree.hits.n = 0
-        tree.found.n = 0
-        tree.reached = reached
-        tree.search(ROOT)
+        search.reached = reached
+        dollar = p[scan.topic_at] == DOLLAR
+        search.pruning = search.linked and not dollar  # there a hit may not count in the end
+        search.run()
         self.facts.clear()
         records = self.all.records.a
-        dollar = p[scan.topic_at] == DOLLAR
         self.hits.n = 0
-        for k in range(tree.hits.n):
-            number = tree.hits.a[k]
+        for k in range(search.hits.n):
+            number = search.hits.a[k]
             filter = records[number * 4 + 2]
             if records[number * 4 + 1] & 1:
                 if self.stamp.a[filter] == now:
@@ -278,8 +294,8 @@ class Index:
             if dollar and self.pattern.a[filter] == ANYWHERE:
                 continue  # what begins with '$' is matched by name only
             self.hits.push(filter)
-        if tree.review.n:
-            tree.tend(TEND)
+        if self.tree.review.n:
+            self.tree.tend(TEND)
 
     def match(self, envelope: bytes) -> list[int]:
         """The filters that an envelope satisfies, in no particular order."""
@@ -322,8 +338,8 @@ class Index:
             "matrices": len(matrices),
             "in_matrices": sum(matrix.count for matrix in matrices),
             "events": self.facts.now,
-            "looked_at": tree.looked,
-            "verified": tree.verified,
+            "looked_at": self.search.looked,
+            "verified": self.search.verified,
             "evaluated": self.predicates.evaluated,
             "reviewed": tree.reviewed,
             "moved": tree.moved,
@@ -333,17 +349,20 @@ class Index:
         """The nodes that events lead to most, the busiest first."""
         tree = self.tree
         work = []
-        for node in range(tree.block.n):
-            there = node == ROOT or tree.part_of.a[node] >= 0
-            if there and tree.visits.a[node] and (node != ROOT or tree.filled.a[node]):
-                work.append((tree.visits.a[node] * (tree.filled.a[node] + 1), node))
+        for node in range(tree.value.n):
+            at = node * NODE
+            there = node == ROOT or tree.node.a[at + PART_OF] >= 0
+            visits = tree.node.a[at + VISITS]
+            filled = tree.node.a[at + FILLED]
+            if there and visits and (node != ROOT or filled):
+                work.append((visits * (filled + 1), node))
         work.sort(reverse=True)
         return [
             {
                 "predicate": self.describe(node),
-                "events": tree.visits.a[node],
-                "conjunctions": tree.filled.a[node],
-                "children": tree.parts.a[node],
+                "events": tree.node.a[node * NODE + VISITS],
+                "conjunctions": tree.node.a[node * NODE + FILLED],
+                "children": tree.node.a[node * NODE + PARTS],
             }
             for _, node in work[:count]
         ]
@@ -355,19 +374,19 @@ class Index:
             return "(every event)"
         said = []
         while node != ROOT:
-            part = tree.part_of.a[node]
+            part = tree.node.a[node * NODE + PART_OF]
             said.append(self.describe_step(part, tree.value.a[node]))
-            node = tree.owner.a[part]
+            node = tree.part.a[part * PART + OWNER]
         return " AND ".join(reversed(said))
 
     def describe_step(self, part: int, value: int) -> str:
         """What leads from a node to its child."""
         tree = self.tree
-        way = tree.way.a[part]
+        way = tree.part.a[part * PART + WAY]
         if way == TOPIC:
             pattern, exact = self.topics.pattern(value)
             return f"TOPIC('{pattern.decode()}')" + ("" if exact else " and below")
-        dimension = tree.by.a[part]
+        dimension = tree.part.a[part * PART + BY]
         where, raw = self.facts.name(dimension)
         name = raw.decode() if raw else HEADERS[where]
         if where == CONTEXT:

@@ -51,8 +51,7 @@ cdef inline void fetch_edge(Table table, uint64_t key) noexcept:
     cdef uint64_t i
     if table.t.n > 0:
         i = mix(key) & table.t.mask
-        regraft_fetch(table.t.values + i)
-        regraft_fetch(table.t.keys + i)
+        regraft_fetch(table.t.places + i)
 
 @cython.final
 cdef class Topics:

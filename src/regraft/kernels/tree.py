@@ -9,8 +9,8 @@ passed over without being touched. It may have *partitions*, each by one dimensi
     PRESENT   one child: the dimension is there
     CELL      only below PRESENT: children by a cell that contains the whole range (`grids`)
 
-A child is found by one look-up of partition and value. Nothing here decides whether a conjunction
-holds; `conjunctions` does.
+A child is found by one look-up of partition and value (`search`). Nothing here decides whether a
+conjunction holds; `conjunctions` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     import struct
 
-    from regraft.kernels.arrays import Ints, Longs, Reals, Table
+    from regraft.kernels.arrays import Ints, Longs, Reals, Table, key_find
     from regraft.kernels.conjunctions import PATTERN, PREDICATE, Conjunctions, whole
     from regraft.kernels.facts import INFINITY, Facts
     from regraft.kernels.grids import Grids
@@ -38,7 +38,33 @@ if not cython.compiled:
     PRESENT = 3
     CELL = 4
 
+    # The record of a node:
+    PART_OF = 0  # the partition that it is a child of
+    FILLED = 1
+    BLOCK = 2
+    PARTS = 3
+    FIRST_PART = 4
+    MATRIX = 5  # number + 1, or 0
+    WORK = 6
+    VISITS = 7
+    ROOM = 8  # exponent of two; -1: no block
+    LIMIT = 9  # a bucket with more is split
+    OPEN = 10  # whether conjunctions go on to children
+    WAYS = 11  # bits of the ways in which it is divided
+    VISITS_THEN = 12  # at the last review
+    NODE = 13
+    # The record of a partition:
+    OWNER = 0
+    BY = 1  # the dimension
+    WAY = 2
+    CHILDREN = 3
+    CELLS = 4  # CELL: bits of the sizes in use
+    NEXT = 5
+    LAST = 6
+    PART = 7
+
     ROOT = 0
+    ROOT_WAYS = 4  # there are no cells below the root
     FLAT_MAX = 16  # a root with fewer plain conjunctions is not divided
     BUCKET_MAX = 256
     MATRIX_FROM = 1024
@@ -48,8 +74,6 @@ if not cython.compiled:
     REVIEW_WORK = 65536
     REVIEW_SHARE = 0.02
     REVIEWS_MAX = 1024
-    TEXT_MAX = 16384
-    LINKS = 0x7FFFFFFFFFFFFFFF
 
     def part_key(node: int, dimension: int, way: int) -> int:
         """What a partition is found by."""
@@ -64,11 +88,6 @@ if not cython.compiled:
         value: int = struct.unpack("<q", struct.pack("<d", x))[0]
         return value
 
-    def prefetch_ints(a: Any, i: int) -> None:
-        """Nothing to do ahead of time."""
-
-    prefetch_reals = prefetch_ints
-
 
 class Tree:
     """Places of conjunctions. `root` is the number of the node where every search begins."""
@@ -81,52 +100,23 @@ class Tree:
         self.entry = Ints()  # the dimension to look at first, the conjunction
         self.entry_range = Reals()  # low, high
         self.free_blocks = [Ints() for _ in range(32)]
-        # Nodes.
-        self.block = Ints()
-        self.filled = Ints()
-        self.room = Ints()  # exponent of two; -1: no block
-        self.limit = Ints()  # a bucket with more is split
-        self.part_of = Ints()  # the partition that it is a child of
+        # Nodes: one record each, so that what is needed of one is in one place.
+        self.node = Ints()
         self.value = Longs()
-        self.first_part = Ints()
-        self.parts = Ints()
-        self.open = Ints()  # whether conjunctions go on to children
-        self.matrix = Ints()  # number + 1, or 0
-        self.node_ways = Ints()  # bits of the ways in which it is divided
-        self.work = Ints()
-        self.visits = Ints()
-        self.visits_then = Ints()  # at the last review,
-        self.then = Longs()  # which was after this event
+        self.then = Longs()  # the event before the last review
         self.free_nodes = Ints()
         self.nodes = 0
         self.matrices: list[Any] = []  # a Matrix each, or None
-        # Partitions.
-        self.owner = Ints()
-        self.by = Ints()  # the dimension
-        self.way = Ints()
-        self.children = Ints()
-        self.cells = Ints()  # CELL: bits of the sizes in use
-        self.next_part = Ints()
-        self.last_part = Ints()
+        # Partitions, likewise.
+        self.part = Ints()
         self.free_parts = Ints()
         self.part_table = Table()
         self.child_table = Table()
+        self.root_parts = Ints()  # [dimension and way] -> partition of the root + 1, or 0
         # Dimensions.
-        self.ways = Ints()  # bits of the ways in which it divides any node
+        self.ways = Ints()  # bits of the ways in which it divides any node but the root
         self.grids = Grids(facts)
-        # A search.
-        self.candidates = Ints()
-        self.hits = Ints()  # conjunctions that hold
-        self.found = Ints()  # pieces
-        self.found_stamp = Longs()  # per dimension
-        self.found_first = Ints()
-        self.found_count = Ints()
-        self.patterns = Ints()  # that match the topic, and that some conjunction has
-        self.linked = False  # whether any filter is wanted by links only
-        self.links = Longs()  # per filter: bits of the links that want it; the sign: somebody here
-        self.reached = 0  # bits of the links that the event goes to anyway
-        self.looked = 0
-        self.verified = 0
+        # Reviews.
         self.review = Ints()
         self.review_share = Reals()
         self.review_at = 0
@@ -138,7 +128,7 @@ class Tree:
         self.way_value = 0
         self.way_cells = 0
         self.make_node(-1, 0)
-        self.limit.a[ROOT] = FLAT_MAX
+        self.node.a[ROOT * NODE + LIMIT] = FLAT_MAX
 
     # ---------------------------------------------------------------------- nodes and parts
 
@@ -148,35 +138,18 @@ class Tree:
             self.free_nodes.n -= 1
             node = self.free_nodes.a[self.free_nodes.n]
         else:
-            node = self.block.n
-            self.block.push(0)
-            self.filled.push(0)
-            self.room.push(-1)
-            self.limit.push(0)
-            self.part_of.push(0)
+            node = self.value.n
+            self.node.reserve((node + 1) * NODE)
             self.value.push(0)
-            self.first_part.push(-1)
-            self.parts.push(0)
-            self.open.push(0)
-            self.matrix.push(0)
-            self.node_ways.push(0)
-            self.work.push(0)
-            self.visits.push(0)
-            self.visits_then.push(0)
             self.then.push(0)
-        self.filled.a[node] = 0
-        self.room.a[node] = -1
-        self.limit.a[node] = BUCKET_MAX
-        self.part_of.a[node] = part
+        at = node * NODE
+        for k in range(at, at + NODE):
+            self.node.a[k] = 0
+        self.node.a[at + PART_OF] = part
+        self.node.a[at + FIRST_PART] = -1
+        self.node.a[at + ROOM] = -1
+        self.node.a[at + LIMIT] = BUCKET_MAX
         self.value.a[node] = value
-        self.first_part.a[node] = -1
-        self.parts.a[node] = 0
-        self.open.a[node] = 0
-        self.matrix.a[node] = 0
-        self.node_ways.a[node] = 0
-        self.work.a[node] = 0
-        self.visits.a[node] = 0
-        self.visits_then.a[node] = 0
         self.then.a[node] = self.facts.now
         self.nodes += 1
         return node
@@ -187,90 +160,98 @@ class Tree:
             self.free_parts.n -= 1
             part = self.free_parts.a[self.free_parts.n]
         else:
-            part = self.owner.n
-            self.owner.push(0)
-            self.by.push(0)
-            self.way.push(0)
-            self.children.push(0)
-            self.cells.push(0)
-            self.next_part.push(-1)
-            self.last_part.push(-1)
-        self.owner.a[part] = node
-        self.by.a[part] = dimension
-        self.way.a[part] = way
-        self.children.a[part] = 0
-        self.cells.a[part] = 0
-        after = self.first_part.a[node]
-        self.next_part.a[part] = after
-        self.last_part.a[part] = -1
+            part = self.part.n // PART
+            self.part.n += PART
+            self.part.reserve(self.part.n)
+        at = part * PART
+        self.part.a[at + OWNER] = node
+        self.part.a[at + BY] = dimension
+        self.part.a[at + WAY] = way
+        self.part.a[at + CHILDREN] = 0
+        self.part.a[at + CELLS] = 0
+        after = self.node.a[node * NODE + FIRST_PART]
+        self.part.a[part * PART + NEXT] = after
+        self.part.a[part * PART + LAST] = -1
         if after >= 0:
-            self.last_part.a[after] = part
-        self.first_part.a[node] = part
-        self.parts.a[node] += 1
+            self.part.a[after * PART + LAST] = part
+        self.node.a[node * NODE + FIRST_PART] = part
+        self.node.a[node * NODE + PARTS] += 1
+        if node == ROOT:
+            self.root_parts.a[dimension * ROOT_WAYS + way] = part + 1
+            return part
         self.part_table.put(part_key(node, dimension, way), part)
-        self.ways.reserve(dimension + 1)
         if self.ways.n <= dimension:
             self.ways.n = dimension + 1
+            self.ways.reserve(self.ways.n)
         self.ways.a[dimension] |= 1 << way
-        self.node_ways.a[node] |= 1 << way
+        self.node.a[node * NODE + WAYS] |= 1 << way
         return part
 
     def prune(self, node: int) -> None:
         """Remove a node that holds nothing, and what that leaves empty above it."""
-        while node != ROOT and not self.filled.a[node] and not self.parts.a[node]:
-            number = self.matrix.a[node]
+        while node != ROOT:
+            if self.node.a[node * NODE + FILLED] or self.node.a[node * NODE + PARTS]:
+                return
+            number = self.node.a[node * NODE + MATRIX]
             if number:
                 matrix: Matrix | None = self.matrices[number - 1]
                 if matrix is not None and matrix.count:
                     return
                 self.matrices[number - 1] = None
-            part = self.part_of.a[node]
+            part = self.node.a[node * NODE + PART_OF]
             self.child_table.drop(child_key(part, self.value.a[node]))
-            if self.room.a[node] >= 0:
-                self.give_block(self.block.a[node], self.room.a[node])
-            self.part_of.a[node] = -2  # a review may still know it
+            if self.node.a[node * NODE + ROOM] >= 0:
+                self.give_block(self.node.a[node * NODE + BLOCK], self.node.a[node * NODE + ROOM])
+            self.node.a[node * NODE + PART_OF] = -2  # a review may still know it
             self.free_nodes.push(node)
             self.nodes -= 1
-            self.children.a[part] -= 1
-            if self.children.a[part]:
+            self.part.a[part * PART + CHILDREN] -= 1
+            if self.part.a[part * PART + CHILDREN]:
                 return
-            node = self.owner.a[part]
+            node = self.part.a[part * PART + OWNER]
             self.remove_part(node, part)
 
     def remove_part(self, node: int, part: int) -> None:
         """Remove a partition without children."""
-        before = self.last_part.a[part]
-        after = self.next_part.a[part]
+        before = self.part.a[part * PART + LAST]
+        after = self.part.a[part * PART + NEXT]
         if before >= 0:
-            self.next_part.a[before] = after
+            self.part.a[before * PART + NEXT] = after
         else:
-            self.first_part.a[node] = after
+            self.node.a[node * NODE + FIRST_PART] = after
         if after >= 0:
-            self.last_part.a[after] = before
-        self.parts.a[node] -= 1
-        self.part_table.drop(part_key(node, self.by.a[part], self.way.a[part]))
+            self.part.a[after * PART + LAST] = before
+        self.node.a[node * NODE + PARTS] -= 1
+        dimension = self.part.a[part * PART + BY]
+        way = self.part.a[part * PART + WAY]
+        if node == ROOT:
+            self.root_parts.a[dimension * ROOT_WAYS + way] = 0
+        else:
+            self.part_table.drop(part_key(node, dimension, way))
         self.free_parts.push(part)
 
-    def child(self, part: int, value: int) -> int:
-        """The child of a partition for a value, or -1."""
-        node = self.child_table.get(child_key(part, value))
-        if node >= 0 and (self.part_of.a[node] != part or self.value.a[node] != value):
-            return -1
-        return node
+    def part_for(self, node: int, dimension: int, way: int) -> int:
+        """The partition of a node by a dimension in one way, or -1."""
+        if node == ROOT:
+            if self.root_parts.n <= dimension * ROOT_WAYS + way:
+                self.root_parts.n = (dimension + 1) * ROOT_WAYS
+                self.root_parts.reserve(self.root_parts.n)
+            return self.root_parts.a[dimension * ROOT_WAYS + way] - 1
+        return key_find(self.part_table, part_key(node, dimension, way))
 
     def child_to_be(self, node: int) -> int:
         """The child that the way last found leads to, made if need be; -1 if it cannot be."""
-        part = self.part_table.get(part_key(node, self.way_dimension, self.way_kind))
+        part = self.part_for(node, self.way_dimension, self.way_kind)
         if part < 0:
             part = self.make_part(node, self.way_dimension, self.way_kind)
-        self.cells.a[part] |= self.way_cells
+        self.part.a[part * PART + CELLS] |= self.way_cells
         key = child_key(part, self.way_value)
-        child = self.child_table.get(key)
+        child = key_find(self.child_table, key)
         if child < 0:
             child = self.make_node(part, self.way_value)
             self.child_table.put(key, child)
-            self.children.a[part] += 1
-        elif self.part_of.a[child] != part or self.value.a[child] != self.way_value:
+            self.part.a[part * PART + CHILDREN] += 1
+        elif self.node.a[child * NODE + PART_OF] != part:
             return -1  # two keys in one place: this conjunction stays above
         return child
 
@@ -295,28 +276,29 @@ class Tree:
 
     def push(self, node: int, number: int) -> None:
         """Put a conjunction into the bucket of a node."""
-        n = self.filled.a[node]
-        exponent = self.room.a[node]
+        n = self.node.a[node * NODE + FILLED]
+        exponent = self.node.a[node * NODE + ROOM]
         if exponent < 0 or n == 1 << exponent:
             block = self.take_block(exponent + 1)
             if exponent >= 0:
-                old = self.block.a[node]
+                old = self.node.a[node * NODE + BLOCK]
                 for k in range(n):
                     self.copy_entry(block + k, old + k)
                 self.give_block(old, exponent)
-            self.block.a[node] = block
-            self.room.a[node] = exponent + 1
+            self.node.a[node * NODE + BLOCK] = block
+            self.node.a[node * NODE + ROOM] = exponent + 1
         all = self.all
-        part = self.part_of.a[node]
-        all.look_first(number, all.used.a[number], self.by.a[part] if part >= 0 else -1)
-        at = self.block.a[node] + n
+        part = self.node.a[node * NODE + PART_OF]
+        given = self.part.a[part * PART + BY] if part >= 0 else -1
+        all.look_first(number, all.used.a[number], given)
+        at = self.node.a[node * NODE + BLOCK] + n
         self.entry.a[at * 2] = all.quick_dimension
         self.entry.a[at * 2 + 1] = number
         self.entry_range.a[at * 2] = all.quick_low
         self.entry_range.a[at * 2 + 1] = all.quick_high
         all.records.a[number * 4 + 3] = at
         all.node.a[number] = node
-        self.filled.a[node] = n + 1
+        self.node.a[node * NODE + FILLED] = n + 1
 
     def copy_entry(self, target: int, source: int) -> None:
         """Move an entry; its conjunction knows."""
@@ -329,23 +311,23 @@ class Tree:
 
     def pull(self, node: int, at: int) -> None:
         """Take an entry out of the bucket of a node; the last one takes its place."""
-        n = self.filled.a[node] - 1
-        last = self.block.a[node] + n
+        n = self.node.a[node * NODE + FILLED] - 1
+        last = self.node.a[node * NODE + BLOCK] + n
         if at != last:
             self.copy_entry(at, last)
-        self.filled.a[node] = n
-        exponent = self.room.a[node]
+        self.node.a[node * NODE + FILLED] = n
+        exponent = self.node.a[node * NODE + ROOM]
         if n == 0:
-            self.give_block(self.block.a[node], exponent)
-            self.room.a[node] = -1
+            self.give_block(self.node.a[node * NODE + BLOCK], exponent)
+            self.node.a[node * NODE + ROOM] = -1
         elif exponent > 1 and n == 1 << exponent - 2:
             block = self.take_block(exponent - 1)
-            old = self.block.a[node]
+            old = self.node.a[node * NODE + BLOCK]
             for k in range(n):
                 self.copy_entry(block + k, old + k)
             self.give_block(old, exponent)
-            self.block.a[node] = block
-            self.room.a[node] = exponent - 1
+            self.node.a[node * NODE + BLOCK] = block
+            self.node.a[node * NODE + ROOM] = exponent - 1
 
     # ---------------------------------------------------------------------- put and take
 
@@ -353,11 +335,11 @@ class Tree:
         """Find a place for a conjunction that was just weighed, from a node on."""
         all = self.all
         used = all.used.a[number]
-        while self.open.a[node] or (node == ROOT and all.tested):
+        while self.node.a[node * NODE + OPEN] or (node == ROOT and all.tested):
             share = all.choose(number, used)
             if share > (ROOT_SHARE if node == ROOT else INNER_SHARE):
                 break
-            chosen = all.chosen
+            chosen = self.own_range(number, used, node)
             done = self.way_of(all.records.a[number * 4] + chosen * 3, node)
             child = self.child_to_be(node)
             if child < 0:
@@ -366,18 +348,38 @@ class Tree:
                 used |= self.bit(chosen)
             node = child
         all.used.a[number] = used
-        if self.matrix.a[node]:
+        if self.node.a[node * NODE + MATRIX]:
             self.put_in_matrix(node, number)
             for _ in range(MOVE):  # those that were there before follow, a few at a time
-                if self.filled.a[node]:
-                    at = self.block.a[node]
+                if self.node.a[node * NODE + FILLED]:
+                    at = self.node.a[node * NODE + BLOCK]
                     other = self.entry.a[at * 2 + 1]
                     self.pull(node, at)
                     self.put_in_matrix(node, other)
             return
         self.push(node, number)
-        if self.filled.a[node] > self.limit.a[node]:
+        if self.node.a[node * NODE + FILLED] > self.node.a[node * NODE + LIMIT]:
             self.split(node)
+
+    def own_range(self, number: int, used: int, node: int) -> int:
+        """The term to go on by: the one chosen, or the range of the name that led to the node.
+
+        Cells of that name are few and found at once. Other names may have been rarer when the
+        conjunction came here or now, but each is one more partition, which every event has to ask
+        for, with hardly anything in it.
+        """
+        all = self.all
+        part = self.node.a[node * NODE + PART_OF]
+        if part < 0 or self.part.a[part * PART + WAY] != PRESENT:
+            return all.chosen
+        dimension = self.part.a[part * PART + BY]
+        first = all.records.a[number * 4]
+        for k in range(all.records.a[number * 4 + 1] >> 1):
+            if all.terms.a[first + k * 3] != dimension or used >> k & 1:
+                continue
+            if all.shares.a[k] <= INNER_SHARE * self.facts.presence(dimension):
+                return k
+        return all.chosen
 
     def bit(self, k: int) -> int:
         """A number with one bit."""
@@ -392,27 +394,27 @@ class Tree:
         if at >= 0:
             self.pull(node, at)
         else:
-            matrix: Matrix = self.matrices[self.matrix.a[node] - 1]
+            matrix: Matrix = self.matrices[self.node.a[node * NODE + MATRIX] - 1]
             matrix.remove(-1 - at)
         all.node.a[number] = -1
         self.prune(node)
 
     def split(self, node: int) -> None:
         """A bucket got large: let its conjunctions go on to children, or to a matrix."""
-        if not self.open.a[node]:
-            self.open.a[node] = 1
-            block = self.block.a[node]
-            n = self.filled.a[node]
-            exponent = self.room.a[node]
-            self.filled.a[node] = 0
-            self.room.a[node] = -1
-            self.limit.a[node] = 1 << 30
+        if not self.node.a[node * NODE + OPEN]:
+            self.node.a[node * NODE + OPEN] = 1
+            block = self.node.a[node * NODE + BLOCK]
+            n = self.node.a[node * NODE + FILLED]
+            exponent = self.node.a[node * NODE + ROOM]
+            self.node.a[node * NODE + FILLED] = 0
+            self.node.a[node * NODE + ROOM] = -1
+            self.node.a[node * NODE + LIMIT] = 1 << 30
             for k in range(n):
                 number = self.entry.a[(block + k) * 2 + 1]
                 self.all.weigh(number)
                 self.place(number, node)
             self.give_block(block, exponent)
-        n = self.filled.a[node]
+        n = self.node.a[node * NODE + FILLED]
         if n >= MATRIX_FROM:
             if None in self.matrices:
                 number = self.matrices.index(None)
@@ -420,15 +422,15 @@ class Tree:
                 number = len(self.matrices)
                 self.matrices.append(None)
             self.matrices[number] = Matrix(self.all.terms)
-            self.matrix.a[node] = number + 1
-        self.limit.a[node] = n * 2 if n > BUCKET_MAX // 2 else BUCKET_MAX
-        if self.limit.a[node] > MATRIX_FROM:
-            self.limit.a[node] = MATRIX_FROM
+            self.node.a[node * NODE + MATRIX] = number + 1
+        self.node.a[node * NODE + LIMIT] = n * 2 if n > BUCKET_MAX // 2 else BUCKET_MAX
+        if self.node.a[node * NODE + LIMIT] > MATRIX_FROM:
+            self.node.a[node * NODE + LIMIT] = MATRIX_FROM
 
     def put_in_matrix(self, node: int, number: int) -> None:
         """A conjunction goes to the matrix of its node."""
         all = self.all
-        matrix: Matrix = self.matrices[self.matrix.a[node] - 1]
+        matrix: Matrix = self.matrices[self.node.a[node * NODE + MATRIX] - 1]
         first = all.records.a[number * 4]
         n = all.records.a[number * 4 + 1] >> 1
         for k in range(n):
@@ -472,13 +474,18 @@ class Tree:
         self.way_kind = PRESENT
         if low == -INFINITY and terms[i + 2] == INFINITY:
             return True
-        part = self.part_of.a[node]
-        if part >= 0 and self.by.a[part] == dimension and self.way.a[part] == PRESENT:
+        part = self.node.a[node * NODE + PART_OF]
+        if part >= 0 and self.leads_by_presence(part, dimension):
             self.way_kind = CELL + self.grids.find(dimension, low, terms[i + 2])
             self.way_value = self.grids.cell
             self.way_cells = self.grids.size_bit
             return True
         return False
+
+    def leads_by_presence(self, part: int, dimension: int) -> bool:
+        """Whether a partition is by a dimension being there."""
+        at = part * PART
+        return self.part.a[at + BY] == dimension and self.part.a[at + WAY] == PRESENT
 
     def forget(self, dimension: int) -> None:
         """Nobody speaks of a dimension any more, and its number may come to mean another."""
@@ -490,158 +497,13 @@ class Tree:
         self.ways.a[dimension] = 0
         self.grids.forget(dimension)
 
-    # ---------------------------------------------------------------------- search
-
-    def search(self, node: int) -> bool:
-        """Gather the conjunctions that hold, from a node on, in `hits`."""
-        n = self.filled.a[node]
-        self.visits.a[node] += 1
-        if n:
-            self.scan_bucket(self.block.a[node], n)
-            self.looked += n
-            work = self.work.a[node] + n
-            if work >= REVIEW_WORK:
-                work = 0
-                self.propose(node)
-            self.work.a[node] = work
-        if self.matrix.a[node]:
-            matrix: Matrix = self.matrices[self.matrix.a[node] - 1]
-            self.candidates.n = 0
-            matrix.find(self.facts.x, self.candidates)
-            self.verify()
-        n = self.parts.a[node]
-        if n == 0:
-            return True
-        active = self.facts.active
-        if n <= active.n + 4:
-            x = self.facts.x.a
-            part = self.first_part.a[node]
-            while part >= 0:
-                value = x[self.by.a[part]]
-                if value == value:
-                    self.enter(part)
-                part = self.next_part.a[part]
-            return True
-        for k in range(active.n):
-            self.enter_all(node, active.a[k])
-        self.enter_all(node, 0)
-        return True
-
-    def enter_all(self, node: int, dimension: int) -> bool:
-        """Go on to the children of a node that a dimension leads to."""
-        if dimension >= self.ways.n:
-            return True
-        ways = self.ways.a[dimension] & self.node_ways.a[node]
-        way = 0
-        while ways:
-            if ways & 1:
-                part = self.part_table.get(part_key(node, dimension, way))
-                if part >= 0:
-                    self.enter(part)
-            ways >>= 1
-            way += 1
-        return True
-
-    def scan_bucket(self, block: int, n: int) -> bool:
-        """Look at the first range of each entry, and verify those where it holds."""
-        x = self.facts.x.a
-        entry = self.entry.a
-        bounds = self.entry_range.a
-        candidates = self.candidates
-        candidates.reserve(n)
-        found = candidates.a
-        count = 0
-        for i in range(block * 2, (block + n) * 2, 2):
-            value = x[entry[i]]
-            if bounds[i] <= value and value <= bounds[i + 1]:
-                found[count] = entry[i + 1]
-                count += 1
-        candidates.n = count
-        self.verify()
-        return True
-
-    def verify(self) -> bool:
-        """Keep the candidates that hold."""
-        all = self.all
-        found = self.candidates.a
-        n = self.candidates.n
-        self.verified += n
-        # Most of them are far apart in memory: ask for all before looking at the first.
-        for k in range(n):
-            prefetch_ints(all.records.a, found[k] * 4)
-        for k in range(n):
-            prefetch_reals(all.terms.a, all.records.a[found[k] * 4])
-        for k in range(n):
-            number = found[k]
-            if self.linked:
-                links = self.links.a[all.records.a[number * 4 + 2]]
-                if links & ~self.reached and all.verify(number):
-                    self.reached |= links & LINKS
-                    self.hits.push(number)
-            elif all.verify(number):
-                self.hits.push(number)
-        return True
-
-    def enter(self, part: int) -> bool:
-        """Go on to the children of a partition that the event leads to."""
-        way = self.way.a[part]
-        dimension = self.by.a[part]
-        if way == TOPIC:
-            for k in range(self.patterns.n):
-                self.follow(part, self.patterns.a[k])
-        elif way == EQUAL:
-            self.follow(part, bits_of(self.facts.x.a[dimension]))
-        elif way == PRESENT:
-            self.follow(part, 0)
-        elif way == PIECE:
-            self.find_pieces(dimension)
-            first = self.found_first.a[dimension]
-            for k in range(first, first + self.found_count.a[dimension]):
-                self.follow(part, self.found.a[k])
-        else:
-            position = self.grids.position(dimension, way - CELL, self.facts.x.a[dimension])
-            cells = self.cells.a[part]
-            code = 0
-            while cells:
-                if cells & 1:
-                    size = code >> 1
-                    half = (1 << size) >> 1 if code & 1 else 0
-                    self.follow(part, position + half >> size << 5 | code)
-                cells >>= 1
-                code += 1
-        return True
-
-    def follow(self, part: int, value: int) -> bool:
-        """Search the child for a value, if there is one."""
-        node = self.child(part, value)
-        if node >= 0:
-            self.search(node)
-        return True
-
-    def find_pieces(self, dimension: int) -> None:
-        """Find the pieces of a string, once per event."""
-        self.found_stamp.reserve(dimension + 1)
-        if self.found_stamp.a[dimension] == self.facts.now:
-            return
-        self.found_first.reserve(dimension + 1)
-        self.found_count.reserve(dimension + 1)
-        at = self.facts.at.a[dimension]
-        end = self.facts.end.a[dimension]
-        if end - at > TEXT_MAX:
-            end = at + TEXT_MAX  # no piece is that long, and no pattern looks at more
-        first = self.found.n
-        self.predicates.pieces.find(dimension, self.predicates.p, at, end, self.found)
-        self.found_stamp.a[dimension] = self.facts.now
-        self.found_first.a[dimension] = first
-        self.found_count.a[dimension] = self.found.n - first
-
     # ---------------------------------------------------------------------- review
 
     def propose(self, node: int) -> None:
         """Much was looked at in a node: review it, if many events lead there."""
-        visits = self.visits.a[node] - self.visits_then.a[node]
+        visits = self.node.a[node * NODE + VISITS] - self.node.a[node * NODE + VISITS_THEN]
         events = self.facts.now - self.then.a[node]
-        self.visits_then.a[node] = self.visits.a[node]
+        self.node.a[node * NODE + VISITS_THEN] = self.node.a[node * NODE + VISITS]
         self.then.a[node] = self.facts.now
         share = visits / (events + 1.0)
         if node != ROOT and share > REVIEW_SHARE and self.review.n < REVIEWS_MAX:
@@ -654,14 +516,14 @@ class Tree:
         while self.review.n and budget > 0:
             node = self.review.a[self.review.n - 1]
             at = self.review_at
-            if self.part_of.a[node] == -2 or at >= self.filled.a[node]:
+            if self.node.a[node * NODE + PART_OF] == -2 or at >= self.node.a[node * NODE + FILLED]:
                 self.review.n -= 1
                 self.review_share.n -= 1
                 self.review_at = 0
                 continue
             budget -= 1
             self.reviewed += 1
-            number = self.entry.a[(self.block.a[node] + at) * 2 + 1]
+            number = self.entry.a[(self.node.a[node * NODE + BLOCK] + at) * 2 + 1]
             if self.better_elsewhere(number, self.review_share.a[self.review_share.n - 1]):
                 self.remove(number)
                 all.used.a[number] = 0
@@ -680,5 +542,5 @@ class Tree:
             return False
         # The way may have gone by that term already, though not all the way: by its being there.
         self.way_of(all.records.a[number * 4] + all.chosen * 3, ROOT)
-        part = self.part_of.a[all.node.a[number]]
-        return part < 0 or self.by.a[part] != self.way_dimension or self.way.a[part] != PRESENT
+        part = self.node.a[all.node.a[number] * NODE + PART_OF]
+        return part < 0 or not self.leads_by_presence(part, self.way_dimension)

@@ -48,6 +48,13 @@ def test_equal_selectors_are_held_once(both: Both) -> None:
     assert both.match(a=1, b=3) == []
 
 
+def test_a_name_that_was_unknown_may_be_asked_for_later(both: Both) -> None:
+    both.add("color IS NOT NULL")
+    assert len(both.match(n=8, color="red")) == 1
+    both.add("n > 5")
+    assert len(both.match(n=8, color="red")) == 2
+
+
 def test_equal_predicates_are_evaluated_once_per_event(both: Both) -> None:
     for k in range(50):
         both.add(f"s REGEXP 'x+y' AND a = {k}")
