@@ -160,7 +160,7 @@ def read_all(module: SimpleNamespace, choice: random.Random, view: bytes) -> lis
     story: list[Any] = []
     for _ in range(300):
         following = reader.fill(view, at, len(view), FIRST, sequence, 2**62, *bounds, IDS, NOW)
-        data = reader.out()
+        data = b"".join(reader.out())
         check_output(data, reader.messages, bounds[0])
         story.append((following, reader.status, reader.next_sequence, reader.runs, data))
         if (following, reader.next_sequence) == (at, sequence) or following < 0:

@@ -17,6 +17,7 @@ from regraft.journal import compaction
 from regraft.journal.requests import PunchHole
 from regraft.journal.state import State
 from regraft.journal.streams import Mailbox
+from regraft.node import cursors
 from regraft.node.cursors import Cursors
 from regraft.node.event import DiskFailed, Now, Persisted
 from regraft.node.storage import Storage
@@ -35,6 +36,15 @@ def tell(seed: int, **more: Any) -> DurableStory:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_is_kept(seed: int) -> None:
+    assert tell(seed).complaints == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_promise_is_kept_when_little_is_read_at_a_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that much is read ahead, and some of it in vain."""
+    monkeypatch.setattr(cursors, "READ_BYTES", 700 + 300 * seed)
     assert tell(seed).complaints == []
 
 

@@ -45,6 +45,9 @@ RETRY_US = 1_000_000  # after a disk was full
 NEVER_US = 1 << 62
 SNAPSHOT_SEGMENTS = 1  # written since the last snapshot, before the next
 SNAPSHOT_FACTOR = 16  # and this many times the size of the last one
+RANGE_BYTES = 16  # of a SETTLED record
+STREAM_BYTES = 64  # what a stream adds to a record of messages and to the INDEX of its segment
+BESIDE_BYTES = 1024  # of a segment, beside one record; and of a mailbox's row, beside its texts
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ASIDE = ("prepare", "remove", "punch", "read")  # what can fail without a batch being lost
 
@@ -130,6 +133,7 @@ class Journal:
             self.remove_stream(known.number, now_us)
         if len(self.state.names) >= self._limits.streams:
             raise _too_many("streams", self._limits.streams)
+        self._check_meta()
         made = format.StreamMade(self.state.numbers, name, pattern, exact)
         self._control(made, now_us)
         return self._give_slot(self.state.streams[made.number])
@@ -156,9 +160,14 @@ class Journal:
             raise LocalError("subscription-in-use", f"there is a mailbox {name} already")
         if len(self.state.mailboxes) >= self._limits.mailboxes:
             raise _too_many("mailboxes", self._limits.mailboxes)
+        self._check_meta()
         number = self.state.numbers
         quotas = quota_messages, quota_bytes
         made = format.MailboxMade(number, name, pattern, selector, exact, owner, *quotas)
+        room = self.recorder.segment_bytes - 2 * BESIDE_BYTES
+        if len(format.encode_control(made)) > room:
+            text = f"pattern and selector do not fit into a segment of the journal: {room} bytes"
+            raise LocalError("limit-exceeded", f"{text} as JSON (limit segment_bytes)")
         self._control(made, now_us)
         mailbox = self.state.mailboxes[name]
         self._give_slot(mailbox)
@@ -197,8 +206,10 @@ class Journal:
                 self.settlements_refused += 1
             else:
                 changed += new
-        if changed:
-            self.recorder.append(format.SETTLED, format.encode_settled(number, changed), now_us)
+        many = self.recorder.segment_bytes // 8 // RANGE_BYTES  # a record must fit into a segment
+        for at in range(0, len(changed), many):
+            payload = format.encode_settled(number, changed[at : at + many])
+            self.recorder.append(format.SETTLED, payload, now_us)
         if number in self.quotas.full:
             self.quotas.watch(mailbox, self.recorder.position)
         return complete
@@ -210,6 +221,16 @@ class Journal:
         stream.size += counted - stream.counted
         stream.counted = counted
         return stream
+
+    def _check_meta(self) -> None:
+        """A run has three quarters of a segment at most; if all take it, the rest must do."""
+        room = self.recorder.segment_bytes // 4 - BESIDE_BYTES
+        if STREAM_BYTES * (len(self.state.streams) + 1) > room:
+            raise LocalError(
+                "limit-exceeded",
+                f"this journal takes {room // STREAM_BYTES} mailboxes and streams: its segments "
+                "are too small for more (limit segment_bytes)",
+            )
 
     def _give_slot(self, stream: Stream) -> Stream:
         stream.slot = self.recorder.add_stream(stream.number, stream.next_sequence)
@@ -238,6 +259,11 @@ class Journal:
         self._idle.pop(known.number, None)
         known.thaw()
         return known
+
+    @property
+    def crowded(self) -> bool:
+        """Whether nobody new is remembered: there are as many as may be, and none is away."""
+        return len(self.state.publishers) >= self._limits.publishers_remembered and not self._idle
 
     def release(self, publisher: Publisher, now_us: int) -> None:
         """A publisher is away from now on."""

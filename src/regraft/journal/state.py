@@ -19,7 +19,9 @@ from regraft.kernels.records import sequences
 
 CHUNK_BYTES = 256 * 1024  # of a snapshot: one record
 RANGES_PER_ROW = 1000
+RANGE_BYTES_MAX = 44  # two sequences, in JSON
 MARKS_PER_ROW = 500
+MARK_BYTES_MAX = 170  # eight numbers
 
 
 class State:
@@ -199,7 +201,7 @@ class State:
         rows: list[_Row] = [head]
         for stream in self.streams.values():
             if isinstance(stream, Mailbox):
-                rows += _mailbox_rows(stream)
+                rows += _mailbox_rows(stream, chunk_bytes)
             else:
                 rows.append(
                     _StreamRow(
@@ -212,7 +214,7 @@ class State:
                         stream.indexed,
                     )
                 )
-            rows += _mark_rows(stream)
+            rows += _mark_rows(stream, chunk_bytes)
         rows += [
             _PublisherRow(p.number, p.client_id, p.last_us, p.state())
             for p in self.publishers.values()
@@ -377,7 +379,7 @@ def decode_chunk(payload: Bytes) -> tuple[int, int, list[_Row]]:
     return chunk.part, chunk.parts, chunk.rows
 
 
-def _mailbox_rows(box: Mailbox) -> list[_Row]:
+def _mailbox_rows(box: Mailbox, chunk_bytes: int) -> list[_Row]:
     rows: list[_Row] = [
         _MailboxRow(
             box.number,
@@ -397,17 +399,16 @@ def _mailbox_rows(box: Mailbox) -> list[_Row]:
         )
     ]
     ranges = list(box.settled)
-    for at in range(0, len(ranges), RANGES_PER_ROW):
-        rows.append(_RangesRow(box.number, ranges[at : at + RANGES_PER_ROW]))
+    many = max(1, min(RANGES_PER_ROW, chunk_bytes // RANGE_BYTES_MAX))
+    for at in range(0, len(ranges), many):
+        rows.append(_RangesRow(box.number, ranges[at : at + many]))
     return rows
 
 
-def _mark_rows(stream: Stream) -> list[_Row]:
+def _mark_rows(stream: Stream, chunk_bytes: int) -> list[_Row]:
     marks = stream.marks
-    return [
-        _MarksRow(stream.number, marks[at : at + MARKS_PER_ROW])
-        for at in range(0, len(marks), MARKS_PER_ROW)
-    ]
+    many = max(1, min(MARKS_PER_ROW, chunk_bytes // MARK_BYTES_MAX))
+    return [_MarksRow(stream.number, marks[at : at + many]) for at in range(0, len(marks), many)]
 
 
 def _pack(rows: list[_Row], chunk_bytes: int) -> list[bytes]:

@@ -37,6 +37,7 @@ cdef class Keeper:
     cdef readonly int64_t repeated
     cdef readonly int64_t deliveries
     cdef readonly int64_t delivered
+    cdef readonly int64_t forwarded
     cdef readonly int64_t untaken
 
     cpdef void set_full(self, int slot, bint full) except *
@@ -51,7 +52,7 @@ cdef class Keeper:
     cdef int64_t last_until(self) except -1
     @cython.locals(kept=Kept, p=bytes_p, takers=Py_ssize_t)
     cpdef object release(self, int64_t safe, object chunk, int64_t base)
-    @cython.locals(route=Route, n=Py_ssize_t, k=Py_ssize_t, outlet=Outlet)
+    @cython.locals(route=Route, k=Py_ssize_t, outlet=Outlet)
     cdef bint hand_on(self, Kept kept, object view, bytes_p p, Py_ssize_t start) except -1
     cdef bint confirm(self, int64_t ordinal, int64_t count, int64_t takers, bint known) except -1
     @cython.locals(kept=Kept, lost=list)

@@ -61,6 +61,7 @@ class Keeper:
         self.repeated = 0  # and published before
         self.deliveries = 0
         self.delivered = 0  # bytes
+        self.forwarded = 0  # to other nodes
         self.untaken = 0
 
     def set_full(self, slot: int, full: bool) -> None:
@@ -162,11 +163,15 @@ class Keeper:
         route = kept.route
         if route is None:
             return False
-        n = len(route.outlets)
-        self.deliveries += n * kept.count
-        self.delivered += n * kept.size
-        for k in range(n):
+        for k in range(len(route.outlets)):
             outlet: Outlet = route.outlets[k]
+            if outlet.link:
+                if outlet is kept.source.outlet:
+                    continue
+                self.forwarded += kept.count
+            else:
+                self.deliveries += kept.count
+                self.delivered += kept.size
             if not outlet.dirty:
                 outlet.dirty = True
                 self.dirty.append(outlet)
@@ -175,7 +180,7 @@ class Keeper:
                 p,
                 start,
                 start + kept.size,
-                route.subscriptions[k],
+                kept.source.tag if outlet.link else route.subscriptions[k],
                 kept.count,
                 kept.expiration,
             )

@@ -48,6 +48,9 @@ cdef bint whole_frames(bytes_p p, Py_ssize_t at, Py_ssize_t end, int64_t count) 
 @cython.locals(scan=Scan, p=bytes_p, size=Py_ssize_t)
 cpdef list sequences(object view, Py_ssize_t start, Py_ssize_t end)
 
+@cython.locals(p=bytes_p, n=Py_ssize_t, length=Py_ssize_t)
+cpdef Py_ssize_t whole_until(object view, Py_ssize_t at, int64_t position)
+
 @cython.final
 cdef class Index:
     cdef Py_ssize_t every
@@ -142,6 +145,7 @@ cdef class Recorder:
 cdef class Walk:
     cdef public int64_t base
     cdef readonly int64_t need
+    cdef int64_t trusted
     cdef readonly int kind
     cdef readonly int64_t count
     cdef readonly int64_t publisher

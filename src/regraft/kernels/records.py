@@ -69,7 +69,7 @@ if not cython.compiled:
 MAGIC = b"RGRFTEND"
 SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 1 << 31
-BUFFER_KEPT = 1 << 20  # a larger one is let go when it was taken
+BUFFER_KEPT = 1 << 20  # a larger one is let go when only an eighth of it was used
 
 
 def whole_frames(p: Any, at: int, end: int, count: int) -> bool:
@@ -109,6 +109,24 @@ def sequences(view: Any, start: int, end: int) -> list[int]:
             found.append(-1)
         start += size
     return found
+
+
+def whole_until(view: Any, at: int, position: int) -> int:
+    """Where the record begins that does not end in `view`, from the one at `at` on.
+
+    It goes by lengths and positions alone. -1: there is no such place, or it is not known.
+    """
+    p = pointer_to(view)
+    n = len(view)
+    while at >= 0 and n - at >= RECORD:
+        length = u32(p, at + 4)
+        if length < RECORD or i64(p, at + 8) != position or p[at + 44] == INDEX:
+            return -1
+        if length > n - at:
+            break
+        at += padded(length)
+        position += padded(length)
+    return at
 
 
 class Index:
@@ -482,7 +500,7 @@ class Recorder:
             taken.append((first, offset, bytes(view[start:end])))
             end = start
         taken.reverse()
-        if len(self.buffer) > BUFFER_KEPT:
+        if len(self.buffer) > BUFFER_KEPT and self.used < len(self.buffer) // 8:
             self.buffer = bytearray()
         self.used = 0
         self.pieces = []
@@ -496,6 +514,7 @@ class Walk:
     def __init__(self) -> None:
         self.base = 0  # the offset in the segment's file of the view's first byte
         self.need = 0  # bytes that the record at hand needs, if the view was too short
+        self.trusted = -1  # a position: the record there is not checked once more
         self.kind = 0
         self.count = 0
         self.publisher = 0
@@ -538,7 +557,7 @@ class Walk:
         elif length > n - at:
             self.need = length
             return SHORT
-        if crc32c_at(p, at + 4, at + checked) != u32(p, at):
+        if position != self.trusted and crc32c_at(p, at + 4, at + checked) != u32(p, at):
             return BAD
         self.kind = p[at + 44]
         self.count = u32(p, at + 32)

@@ -1,5 +1,5 @@
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from regraft.kernels.arrays cimport Longs
 from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.envelope cimport Scan, i64
@@ -17,6 +17,8 @@ cdef enum:
     YES = 1
     MALFORMED = 2
     VARINT_MAX = 10
+    SLICE_BYTES = 4096
+    EXPIRATION = 0x69
 
 cdef Py_ssize_t put_varint(writable_p p, Py_ssize_t at, int64_t value) noexcept
 
@@ -49,6 +51,8 @@ cdef class Reader:
     cdef int64_t messages_left
     cdef int64_t bytes_left
     cdef bytes ids
+    cdef object view
+    cdef list slices
     cdef bytearray output
     cdef Py_ssize_t used
     cdef bint fresh
@@ -63,6 +67,7 @@ cdef class Reader:
     cpdef Py_ssize_t fill(self, object view, Py_ssize_t at, Py_ssize_t end, int64_t first,
                           int64_t next_sequence, int64_t until_sequence, int64_t messages_max,
                           int64_t bytes_max, bytes ids, int64_t now_us) except -1
+    cpdef void distrust(self) except *
     cdef void begin(self, int64_t next_sequence, int64_t until, int64_t messages_max,
                     int64_t bytes_max, bytes ids) except *
     @cython.locals(walk=Walk, meta=Py_ssize_t, taker=Py_ssize_t, stream=int64_t, sequence=int64_t,
@@ -75,6 +80,8 @@ cdef class Reader:
     @cython.locals(scan=Scan)
     cdef int wants(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t sequence,
                    int64_t now_us) except -1
+    @cython.locals(scan=Scan, tag=uint64_t)
+    cdef bint skim(self, bytes_p p, Py_ssize_t i, Py_ssize_t end) noexcept
     cdef void next_skip(self, int64_t sequence) except *
     cdef void judge(self, bytes topic) except *
     @cython.locals(at=Py_ssize_t)
@@ -86,4 +93,4 @@ cdef class Reader:
     cdef bint close_run(self) except -1
     @cython.locals(at=Py_ssize_t)
     cdef Py_ssize_t reserve(self, Py_ssize_t size) except -1
-    cpdef bytes out(self)
+    cpdef list out(self)

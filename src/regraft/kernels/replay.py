@@ -2,8 +2,11 @@
 
 A `Reader` walks the records, takes the messages of its streams that are wanted, and copies whole
 stretches of them behind transfer headers, as they go over the wire. There is no Python object per
-message. Bytes are believed as far as the checksum of their record goes, and no further: what does
-not fit together inside a record makes it BAD.
+message, and a long stretch is not copied at all, but handed on as a slice of what was read.
+
+Bytes are believed as far as the checksum of their record goes, and no further: what does not fit
+together inside a record makes it BAD. Of envelopes, which the lane has checked before they were
+recorded, only as much is looked at as is asked for.
 
 `p` is a pointer when compiled, a memoryview when interpreted.
 """
@@ -45,6 +48,8 @@ if not cython.compiled:
     MALFORMED = 2
 
     VARINT_MAX = 10
+    SLICE_BYTES = 4096  # a stretch of this size is not copied
+    EXPIRATION = 0x69  # the tag of the envelope's field 13, eight bytes
 
 
 VERDICTS_MAX = 4096  # topics that are remembered
@@ -104,6 +109,8 @@ class Reader:
         self.messages_left = 0
         self.bytes_left = 0
         self.ids = b""
+        self.view: Any = None  # what is being read
+        self.slices: list[tuple[int, Any]] = []  # what goes where between the output's own bytes
         self.output = bytearray()
         self.used = 0
         self.fresh = False  # nothing was added since `out`
@@ -138,6 +145,7 @@ class Reader:
         p = pointer_to(view)
         n = min(end, len(view))
         self.begin(next_sequence, until_sequence, messages_max, bytes_max, ids)
+        self.view = view
         walk = self.walk
         begun = at
         epoch = 0
@@ -152,12 +160,19 @@ class Reader:
                     status = CLOSED
             if status != FOUND:
                 self.status = FOUND if status == PART else status
+                if status == PART:
+                    walk.trusted = walk.position
                 break
             at = walk.next
+        self.view = None
         self.close_run()
         if self.status == SHORT and at == begun:
             return -1 - walk.need
         return at
+
+    def distrust(self) -> None:
+        """The next fill has other bytes than the last one."""
+        self.walk.trusted = -1
 
     def begin(
         self, next_sequence: int, until: int, messages_max: int, bytes_max: int, ids: bytes
@@ -197,7 +212,9 @@ class Reader:
             if self.streams.n == 1 and sequence + walk.count > self.next_sequence:
                 self.next_sequence = sequence + walk.count
             return FOUND
-        if not whole_frames(p, walk.payload_at, walk.end, walk.count):
+        if walk.position != walk.trusted and not whole_frames(
+            p, walk.payload_at, walk.end, walk.count
+        ):
             return BAD
         count = walk.count
         done = self.next_sequence
@@ -266,7 +283,10 @@ class Reader:
             return NO
         scan = self.scan
         self.scanned += 1
-        if scan.scan(p, pos + HEADER, end):
+        if self.test is None and self.topics is None:
+            if not self.skim(p, pos + HEADER, end):
+                return MALFORMED
+        elif scan.scan(p, pos + HEADER, end):
             return MALFORMED
         if scan.expiration and scan.expiration <= now_us:
             self.expired += 1
@@ -279,6 +299,29 @@ class Reader:
         if self.test is not None and self.test.evaluate(scan, p, pos + HEADER, end) != TRUE:
             return NO
         return YES
+
+    def skim(self, p: Any, i: int, end: int) -> bool:
+        """Find the expiration of the envelope p[i:end], and nothing else; whether it has an end."""
+        scan = self.scan
+        scan.expiration = 0
+        while i < end:
+            tag = p[i]
+            if 8 <= tag < 0x80:
+                i += 1
+            else:
+                i = scan.tag(p, i, end)
+                if i < 0:
+                    return False
+                tag = scan.value
+            if tag & 7 == 2 and i < end and p[i] < 0x80:  # by far the most frequent
+                i += 1 + p[i]
+                continue
+            i = scan.skip(p, i, end, tag & 7)
+            if i < 0:
+                return False
+            if tag == EXPIRATION:
+                scan.expiration = i64(p, i - 8)
+        return i == end
 
     def next_skip(self, sequence: int) -> None:
         """Go on to the range that ends at `sequence` or later, if there is one."""
@@ -312,8 +355,11 @@ class Reader:
         self.run_count += count
         self.messages += count
         self.size += end - start
-        at = self.reserve(end - start)
-        copy(writable(self.output), at, p, start, end)
+        if end - start >= SLICE_BYTES:
+            self.slices.append((self.used, self.view[start:end]))
+        else:
+            at = self.reserve(end - start)
+            copy(writable(self.output), at, p, start, end)
         return True
 
     def open_run(self, stream: int, sequence: int) -> bool:
@@ -358,12 +404,25 @@ class Reader:
         self.used = at + size
         return at
 
-    def out(self) -> bytes:
-        """All that was filled in since the last call."""
+    def out(self) -> list[Any]:
+        """All that was filled in since the last call, in pieces; some are slices of what was read.
+
+        They are good as long as that is.
+        """
         self.close_run()
-        data = bytes(memoryview(self.output)[: self.used])
+        data = memoryview(bytes(memoryview(self.output)[: self.used]))
+        pieces = []
+        done = 0
+        for at, view in self.slices:
+            if at > done:
+                pieces.append(data[done:at])
+                done = at
+            pieces.append(view)
+        if self.used > done:
+            pieces.append(data[done : self.used])
+        self.slices = []
         if len(self.output) > OUTPUT_KEPT:
             self.output = bytearray()
         self.used = 0
         self.fresh = True
-        return data
+        return pieces

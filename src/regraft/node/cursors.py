@@ -2,8 +2,9 @@
 
 A *cursor* has a place in the journal and reads on from there as fast as its subscriber takes it.
 Nothing waits for it in memory: one that keeps up reads what was just persisted from the journal's
-tail; one that does not reads the disk, when its subscriber has room. A mailbox marks what may have
-been delivered before, skips what is settled, and settles what has expired.
+tail; one that does not reads the disk, when its subscriber has room, and one chunk ahead of it.
+A mailbox marks what may have been delivered before, skips what is settled, and settles what has
+expired.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from regraft.journal import format
 from regraft.journal.journal import Journal
 from regraft.journal.requests import ReadJournal
 from regraft.journal.streams import Mailbox, Stream
-from regraft.kernels.records import FOUND, SHORT, ZERO, Walk
+from regraft.kernels.records import FOUND, SHORT, ZERO, Walk, whole_until
 from regraft.kernels.replay import CLOSED, Reader
 from regraft.limits import Limits
 from regraft.node.connection import CLOSING, Connection
@@ -29,6 +30,7 @@ READ_BYTES = 1 << 20  # of a segment, at a time
 FOREVER = 1 << 62  # a sequence that is never reached
 AWAY = 0  # a ticket: nothing is being read; those of cursors are below, of others above it
 NOWHERE = -1  # a position: not found yet
+NOTHING = (0, b"")  # a place and its bytes
 
 
 @dataclass(slots=True)
@@ -48,8 +50,12 @@ class Cursor:
     window: int = 0  # how far it may get ahead of what is settled for good,
     bound: int = 0  # and the sequence up to which that is
     ticket: int = AWAY  # of the read that is under way
-    chunk: tuple[int, bytes] = (0, b"")  # position and bytes that were read last
-    want: int = READ_BYTES
+    chunk: tuple[int, bytes] = NOTHING  # position and bytes that were read last
+    ahead_ticket: int = AWAY  # of the read that is under way for what stands behind them,
+    ahead_at: int = 0  # its position
+    ahead_size: int = 0
+    ahead: tuple[int, bytes] = NOTHING  # and what it brought
+    want: int = field(default_factory=lambda: READ_BYTES)
     stands: bool = False  # its subscriber was told so
     paced: bool = False
     pace_us: int = 0  # by how much the past is behind the present
@@ -113,6 +119,7 @@ class Cursors:
                 if not self.replays[key]:
                     del self.replays[key]
             self.reading.pop(cursor.ticket, None)
+            self.reading.pop(cursor.ahead_ticket, None)
             cursor.stands = False
         return cursor
 
@@ -146,7 +153,8 @@ class Cursors:
                 return
             found = self._bytes_at(cursor)
             if found is None:
-                self._read(cursor, now)
+                if not self._is_coming(cursor):
+                    self._read(cursor, now)
                 return
             first, offset, view = found
             if cursor.paced:
@@ -186,15 +194,24 @@ class Cursors:
         position = cursor.position = self.journal.forward(cursor.position)
         found = self.journal.tail.find(position)
         if found is not None:
+            self._hold(cursor, NOTHING)
             return found.first, found.offset, found.view
+        if not _holds(cursor.chunk, position):
+            if not _holds(cursor.ahead, position):
+                return None
+            self._hold(cursor, cursor.ahead)
         base, data = cursor.chunk
-        if not base <= position < base + len(data):
-            return None
         segment = self.journal.segments.find(position)
         if segment is None:
             return None
         end = min(base + len(data), self.journal.persisted_position)
         return segment[0], position - segment[0], memoryview(data)[position - base : end - base]
+
+    def _hold(self, cursor: Cursor, chunk: tuple[int, bytes]) -> None:
+        """Go on with these bytes; what was read ahead of others is of no use any more."""
+        cursor.chunk = chunk
+        cursor.ahead = NOTHING
+        cursor.reader.distrust()
 
     def _read(self, cursor: Cursor, now: Now) -> None:
         """Ask the disk for what is persisted by now; what stands behind it may change."""
@@ -202,21 +219,58 @@ class Cursors:
         if segment is None:
             self.give_up(cursor, f"position {cursor.position} is not there", now)
             return
+        self._hold(cursor, (cursor.position, b""))
+        cursor.ticket, _ = self._ask(cursor, segment, cursor.position, cursor.want)
+
+    def _ask(
+        self, cursor: Cursor, segment: tuple[int, int], position: int, most: int
+    ) -> tuple[int, int]:
+        """Have some of a segment read; the ticket, and how much it will be."""
         first, size = segment
-        offset = cursor.position - first
         size = min(size, self.journal.persisted_position - first)
         self.last_ticket -= 1
-        cursor.ticket = self.last_ticket
-        cursor.chunk = (cursor.position, b"")
-        self.reading[cursor.ticket] = cursor
-        length = min(cursor.want, size - offset)
-        self.effects.append(ReadJournal(cursor.ticket, first, offset, length))
+        self.reading[self.last_ticket] = cursor
+        length = min(most, size - (position - first))
+        self.effects.append(ReadJournal(self.last_ticket, first, position - first, length))
+        return self.last_ticket, length
+
+    def _read_ahead(self, cursor: Cursor) -> None:
+        """Ask the disk for the next bytes while a subscriber still takes these.
+
+        Not before it has taken half of them: one that is stuck holds no more than it must.
+        """
+        base, data = cursor.chunk
+        at = cursor.position - base
+        if cursor.ahead_ticket != AWAY or cursor.ahead[1] or cursor.paced:
+            return
+        if not len(data) // 2 <= at < len(data):
+            return
+        at = whole_until(data, at, cursor.position)
+        position = base + at
+        if at < 0 or position >= self.journal.persisted_position:
+            return
+        segment = self.journal.segments.find(position)
+        if segment is None or segment[0] > base or self.journal.tail.find(position) is not None:
+            return
+        cursor.ahead_at = position
+        cursor.ahead_ticket, cursor.ahead_size = self._ask(cursor, segment, position, READ_BYTES)
+
+    def _is_coming(self, cursor: Cursor) -> bool:
+        """Whether what a cursor needs now is being read ahead."""
+        start = cursor.ahead_at
+        return cursor.ahead_ticket != AWAY and start <= cursor.position < start + cursor.ahead_size
 
     def arrived(self, event: JournalRead, now: Now) -> bool:
         """Bytes that a cursor asked for; whether one did."""
         cursor = self.reading.pop(event.ticket, None)
         if cursor is None:
             return False
+        if event.ticket == cursor.ahead_ticket:
+            cursor.ahead_ticket = AWAY
+            if event.data and not event.error:  # else it is read again, and then it counts
+                cursor.ahead = (cursor.ahead_at, event.data)
+            self.pull(cursor, now)
+            return True
         cursor.ticket = AWAY
         cursor.chunk = (cursor.chunk[0], event.data)
         gone = self.journal.forward(cursor.position) > cursor.position  # dropped meanwhile
@@ -266,6 +320,7 @@ class Cursors:
         if damaged:
             self.give_up(cursor, f"the record at position {cursor.position} is damaged", now)
             return False
+        self._read_ahead(cursor)
         if reader.messages:
             cursor.held += reader.messages
             self.outflow.hand_out(c, reader.out(), reader.messages, reader.size, now)
@@ -289,8 +344,11 @@ class Cursors:
             self.give_up(cursor, f"the record at position {cursor.position} is damaged", now)
             return False
         cursor.want = max(READ_BYTES, need)
-        cursor.chunk = (0, b"")
-        self._read(cursor, now)
+        cursor.chunk = NOTHING
+        if _holds(cursor.ahead, cursor.position):
+            return True
+        if not self._is_coming(cursor):
+            self._read(cursor, now)
         return False
 
     def _next_segment(self, cursor: Cursor, first: int) -> None:
@@ -352,3 +410,8 @@ class Cursors:
             return walk.next
         self.deadlines.add(now.ns + early_us * 1000, "pace", cursor.key)
         return 0
+
+
+def _holds(chunk: tuple[int, bytes], position: int) -> bool:
+    base, data = chunk
+    return base <= position < base + len(data)

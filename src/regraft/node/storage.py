@@ -79,6 +79,7 @@ class Storage:
         self._publishers: dict[int, Publisher] = {}  # by connection
         self._attached: dict[str, int] = {}  # mailboxes by name: the connection
         self._refusal = ""
+        self._crowded = False  # somebody was refused because too many publish
         self._now = Now(0, 0)
         self.cursors = Cursors(
             journal,
@@ -163,7 +164,7 @@ class Storage:
             if dirty:
                 self._outflow.deliver(dirty, c, False, now)
             confirmed = keeper.take_confirmed()
-            if c is not None and c.state is not CLOSING:
+            if c is not None and c.state is not CLOSING and not c.node:
                 answers = [native.Confirmed(*one) for one in confirmed]
                 self._outflow.send_all(c, answers, now)
 
@@ -209,7 +210,7 @@ class Storage:
         error = LocalError("journal-failed", f"not known to be safe: {self.journal.broken}")
         for source, ordinal, count in self.keeper.abandon():
             c = self._connections.get(source.key)
-            if c is not None and c.state is not CLOSING:
+            if c is not None and c.state is not CLOSING and not c.node:
                 report = native.Error.of(error, ordinal=ordinal, count=count)
                 self._outflow.send(c, report, now)
         self._see_refusals()
@@ -237,6 +238,7 @@ class Storage:
 
     def tick(self, now: Now) -> None:
         """About once a second."""
+        self._crowded = self._crowded and self.journal.crowded
         self.journal.tick(now.wall_us)
         self._deadlines.add(now.ns + TICK_NS, "journal", 0)
 
@@ -260,13 +262,19 @@ class Storage:
     # ---------------------------------------------------------------------- publishers
 
     def _introduce(self, source: Source) -> None:
-        """Somebody publishes with sequences for the first time on its connection."""
+        """Somebody publishes with sequences for the first time on its connection.
+
+        If it gets no window, what it publishes is refused: a repetition would not be noticed.
+        """
         c = self._connections[source.key]
         assert c.session is not None
         try:
             publisher = self.journal.publisher(c.session.client_id, self._now.wall_us)
         except RegraftError as error:
-            self._effects.append(Note("warning", f"{c.who}: {error}"))
+            if not self._crowded:  # not for every message
+                text = "what it publishes is refused, and what others do beyond that"
+                self._effects.append(Note("warning", f"{c.who}: {error}; {text}"))
+            self._crowded = True
             return
         self._publishers[source.key] = publisher
         source.publisher = publisher.number

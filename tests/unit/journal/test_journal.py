@@ -13,6 +13,7 @@ from regraft.journal import format
 from regraft.journal import journal as journals
 from regraft.journal.requests import Persist, PrepareSegment, RemoveSegment
 from regraft.journal.retention import Retention
+from regraft.limits import SEGMENT_BYTES_MIN
 
 SECOND = 1_000_000
 
@@ -576,3 +577,57 @@ def test_segments_keep_their_size_until_the_next_one() -> None:
     # Only where the last one is closed, or nothing was begun, can another size begin.
     other = World(segment_bytes=2 * SEGMENT)
     assert other.journal.recorder.segment_bytes == 2 * SEGMENT
+
+
+# ---------------------------------------------------------------------- small segments
+
+
+def test_the_smallest_segments_hold_the_largest_rows() -> None:
+    """A snapshot of publishers with rings, many ranges and many marks fits, and comes back."""
+    assert SEGMENT == SEGMENT_BYTES_MIN
+    world = World(publishers_remembered=9)
+    journal = world.journal
+    box = mailbox(world)
+    for number in range(3):
+        window = journal.publisher("\1" * 127 + str(number), world.now).thaw()
+        for sequence in range(2**61, 2**61 + 70_000, 3):
+            window.accept(sequence)
+    for _ in range(1500):
+        world.publish(box)
+    world.flush()
+    journal.settle(box.number, [(n, n) for n in range(2, 1500, 2)], world.now)
+    world.flush()
+    grow(world, box, segments=200, body=3000)
+    assert journal.write_snapshot(world.now)
+    world.flush()
+    settled, marks = list(box.settled), [mark._replace(size=0) for mark in box.marks]
+    windows = {one.client_id: one.state() for one in journal.state.publishers.values()}
+    assert all(len(state) > 8192 for state in windows.values())
+    world.start()
+    found = world.journal.state
+    assert list(found.mailboxes["m"].settled) == settled
+    found_marks = found.mailboxes["m"].marks
+    assert [mark._replace(size=0) for mark in found_marks] == marks  # sizes are estimates
+    assert {one.client_id: one.state() for one in found.publishers.values()} == windows
+
+
+def test_a_mailbox_that_no_segment_could_hold_is_refused() -> None:
+    world = World()
+    long = "\1" * (SEGMENT // 6)  # in JSON six times as long
+    with pytest.raises(LocalError, match="limit segment_bytes"):
+        world.journal.make_mailbox("m", "a", False, long, "client", world.now)
+    assert not world.journal.state.mailboxes
+    world.journal.make_mailbox("m", "a", False, long[: SEGMENT // 8], "client", world.now)
+    assert world.journal.write_snapshot(world.now) is False
+    world.flush()
+    assert world.journal.write_snapshot(world.now)
+
+
+def test_not_more_streams_than_a_record_can_name() -> None:
+    world = World()
+    boxes = []
+    with pytest.raises(LocalError, match="limit segment_bytes"):
+        for number in range(SEGMENT):
+            boxes.append(mailbox(world, f"m{number}"))
+    world.publish(*boxes, body=bytes(SEGMENT // 2))
+    world.flush()

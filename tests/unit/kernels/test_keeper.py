@@ -197,3 +197,13 @@ def test_messages_that_are_not_persistent_may_overtake(desk: Desk) -> None:
     assert desk.delivered() == [b"passing"]
     desk.release(desk.write())
     assert desk.delivered() == [b"persistent"]
+
+
+def test_a_publisher_that_cannot_be_remembered_is_refused(desk: Desk) -> None:
+    """What it sends again would be stored twice, and nobody would notice."""
+    desk.lane.introduce = lambda source: None
+    desk.publish("kept/a", sequence=1)
+    desk.publish("live/a", sequence=2)
+    desk.publish("kept/a")  # without a sequence nothing was promised
+    assert desk.source.refusals == [(1, 2, 25)]
+    assert desk.release(desk.write()) == [(3, 1, 1, False)]

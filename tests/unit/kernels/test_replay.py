@@ -129,6 +129,11 @@ def a_story(module: SimpleNamespace, seed: int, count: int = 40) -> Story:
     return story.close()
 
 
+def out(reader: Any) -> bytes:
+    """What was filled in, as one."""
+    return b"".join(reader.out())
+
+
 def fill(reader: Any, story: Story, at: int = 0, start: int = 0, **other: Any) -> int:
     """A fill with everything that is not said; where it went on."""
     view = other.get("view", story.view)
@@ -173,14 +178,14 @@ def test_all_of_a_stream(module: SimpleNamespace) -> None:
     assert reader.size == sum(len(frame) for _, frame in story.of(1))
     assert reader.time_us == 55
     assert reader.runs == [(0, 12)]
-    data = reader.out()
+    data = out(reader)
     assert (reader.messages, reader.runs) == (12, [(0, 12)])  # still there
     ((first, redelivered, frames),) = parse(data)  # one stretch of sequences, one header
     assert (first, redelivered) == (0, 0)
     assert frames == [frame for _, frame in story.of(1)]
-    assert reader.out() == b""
+    assert out(reader) == b""
     assert fill(reader, story, len(story.view), 12) == len(story.view)
-    assert (reader.messages, reader.size, reader.runs, reader.out()) == (0, 0, [], b"")
+    assert (reader.messages, reader.size, reader.runs, out(reader)) == (0, 0, [], b"")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -210,7 +215,7 @@ def test_like_the_model(module: SimpleNamespace, seed: int) -> None:
     for _ in range(1_000):
         messages, size = choice.choice([1, 2, 7, 100]), choice.choice([1, 100, 1_000])
         following = fill(reader, story, at, sequence, until=until, messages=messages, size=size)
-        transfers = parse(reader.out())
+        transfers = parse(out(reader))
         taken = [data for _, data in flat(transfers)]
         assert [(first, len(run)) for first, _, run in transfers] == reader.runs
         assert len(taken) == reader.messages <= messages
@@ -245,7 +250,7 @@ def test_several_streams(module: SimpleNamespace, seed: int) -> None:
             while at < len(story.view):
                 at = fill(reader, story, at, done, messages=messages)
                 done = reader.next_sequence
-                got += flat(parse(reader.out()))
+                got += flat(parse(out(reader)))
             expected = [
                 (min((s, n) for s, n in numbers.items() if s in streams)[1] + k, frame)
                 for numbers, frames in story.written
@@ -278,7 +283,7 @@ def test_an_end_in_the_middle_of_a_record(module: SimpleNamespace) -> None:
     assert (reader.next_sequence, reader.messages) == (102, 2)
     assert fill(reader, story, 56, 102, until=104) == len(story.view)
     assert (reader.next_sequence, reader.runs) == (104, [(100, 2), (102, 2)])
-    assert flat(parse(reader.out())) == story.of(1)
+    assert flat(parse(out(reader))) == story.of(1)
 
 
 def test_what_is_expired_is_counted(module: SimpleNamespace) -> None:
@@ -292,7 +297,7 @@ def test_what_is_expired_is_counted(module: SimpleNamespace) -> None:
     fill(reader, story, now=NOW + 1)
     assert (reader.expired, reader.scanned) == (5, 8)
     assert reader.runs == [(0, 1), (3, 1), (0, 1)]  # two fills, one output
-    assert [first for first, _, _ in parse(reader.out())] == [0, 3, 0]
+    assert [first for first, _, _ in parse(out(reader))] == [0, 3, 0]
 
 
 def test_older_records_are_passed_over(module: SimpleNamespace) -> None:
@@ -309,7 +314,7 @@ def test_older_records_are_passed_over(module: SimpleNamespace) -> None:
         several = module.replay.Reader([1, 2], None, None)
         several.since_us = since
         assert fill(several, story) == len(story.view)
-        assert (several.next_sequence, several.out()) == (0, reader.out())
+        assert (several.next_sequence, out(several)) == (0, out(reader))
 
 
 def test_redeliveries_are_marked(module: SimpleNamespace) -> None:
@@ -320,7 +325,7 @@ def test_redeliveries_are_marked(module: SimpleNamespace) -> None:
     for count in (0, 1, 127, 128, 2**32 - 1):
         reader.delivery_count = count
         fill(reader, story)
-        assert [transfer[:2] for transfer in parse(reader.out())] == [(2**40, count)]
+        assert [transfer[:2] for transfer in parse(out(reader))] == [(2**40, count)]
 
 
 def test_topics_are_asked_for_once_and_forgotten_in_the_end(module: SimpleNamespace) -> None:
@@ -354,7 +359,7 @@ def test_a_topic_that_raises(module: SimpleNamespace) -> None:
     reader = module.replay.Reader([1], None, verdict)
     with pytest.raises(LookupError):
         fill(reader, story)
-    assert reader.out() == b""
+    assert out(reader) == b""
 
 
 def test_a_view_that_ends_anywhere(module: SimpleNamespace) -> None:
@@ -365,7 +370,7 @@ def test_a_view_that_ends_anywhere(module: SimpleNamespace) -> None:
     for size in range(len(story.view)):
         reader.base = 0
         at = fill(reader, story, end=size)
-        got = flat(parse(reader.out()))
+        got = flat(parse(out(reader)))
         if at < 0:
             assert reader.status == SHORT
             assert size < -1 - at <= 50
@@ -376,10 +381,10 @@ def test_a_view_that_ends_anywhere(module: SimpleNamespace) -> None:
         if at < size and at:
             need = -1 - fill(reader, story, at, end=size)
             assert size - at < need <= len(story.view) - at
-            assert reader.out() == b""
+            assert out(reader) == b""
         reader.base = at
         fill(reader, story, 0, reader.next_sequence, view=memoryview(story.view)[at:])
-        assert got + flat(parse(reader.out())) == expected
+        assert got + flat(parse(out(reader))) == expected
 
 
 def test_where_a_segment_ends(module: SimpleNamespace) -> None:
@@ -404,7 +409,7 @@ def test_nothing_is_looked_at_without_credit(module: SimpleNamespace) -> None:
     reader = module.replay.Reader([1], None, None)
     assert fill(reader, story, messages=0) == 0
     assert fill(reader, story, size=0) == 0
-    assert (reader.scanned, reader.out()) == (0, b"")
+    assert (reader.scanned, out(reader)) == (0, b"")
     with pytest.raises(ValueError, match="no place"):
         fill(reader, story, -8)
     with pytest.raises(ValueError, match="one stream"):
@@ -482,8 +487,55 @@ def test_a_good_checksum_does_not_make_sense_of_nonsense(
     story.close()
     reader = module.replay.Reader([1], None, None)
     assert fill(reader, story, view=forged(story, put(40, "<I", 5))) == len(story.view)
-    assert (reader.status, len(flat(parse(reader.out())))) == (FOUND, 4)
+    assert (reader.status, len(flat(parse(out(reader))))) == (FOUND, 4)
     view = forged(story, NONSENSE[name])
     at = fill(reader, story, view=view)
     assert (at, reader.status) == (56, BAD)
-    assert reader.out() == b""
+    assert out(reader) == b""
+
+
+def test_a_long_stretch_is_not_copied(module: SimpleNamespace) -> None:
+    story = Story(module)
+    story.append([1], Message("t", bytes(3000)), Message("t", bytes(3000)))
+    story.append([1], Message("t", b"short"))
+    story.close()
+    view = memoryview(bytes(story.view))
+    reader = module.replay.Reader([1], None, None)
+    fill(reader, story, view=view)
+    pieces = reader.out()
+    assert [getattr(piece, "obj", None) is view.obj for piece in pieces] == [False, True, False]
+    assert flat(parse(b"".join(pieces))) == story.of(1)
+    assert reader.out() == []
+
+
+def test_a_record_is_checked_again_only_if_the_bytes_are_others(module: SimpleNamespace) -> None:
+    story = Story(module)
+    story.append([1], *(Message("t", b"body") for _ in range(3)))
+    story.close()
+    reader = module.replay.Reader([1], None, None)
+    at = fill(reader, story, messages=1)
+    damaged = bytearray(story.view)
+    damaged[at] ^= 1  # of the checksum
+    assert fill(reader, story, at, reader.next_sequence, view=bytes(damaged), messages=1) == at
+    assert reader.status == FOUND
+    reader.distrust()
+    fill(reader, story, at, reader.next_sequence, view=bytes(damaged), messages=1)
+    assert reader.status == BAD
+
+
+def test_where_the_records_end_that_are_whole(module: SimpleNamespace) -> None:
+    story = Story(module)
+    for _ in range(5):
+        story.append([1], Message("t", b"body"))
+    story.close()
+    ends = [(0, 0)]  # without padding, and with it
+    walk = module.records.Walk()
+    while walk.step(story.view, ends[-1][1], FIRST, 0) == FOUND:
+        ends.append((walk.end, walk.next))
+    assert len(ends) == 7
+    whole_until = module.records.whole_until
+    for size in range(len(story.view)):
+        found = whole_until(story.view[:size], 0, FIRST)
+        assert found == max(following for end, following in ends if end <= size)
+        assert whole_until(story.view[:size], 0, FIRST + 8) == (-1 if size >= 48 else 0)
+    assert whole_until(bytes(100), 0, 0) == -1

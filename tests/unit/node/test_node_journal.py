@@ -440,3 +440,24 @@ def test_a_full_disk_holds_up_nobody() -> None:
         client.send(letter("x" * 900, sequence=10 + number))
     assert len(texts(live)) == 20
     assert not client.held and not other.held
+
+
+def test_who_is_one_publisher_too_many_is_refused_until_another_leaves() -> None:
+    world = KeepingWorld(ALL, publishers_remembered=1)
+    first, second = world.connect("first"), world.connect("second")
+    first.send(letter(1))
+    world.persist()
+    assert confirmed(1) in first.take()
+    noted = len(world.notes)
+    second.send(letter(1), letter(2))
+    second.send(letter(3))
+    assert refusals(second) == [("limit-exceeded", 1, 2), ("limit-exceeded", 3, 1)]
+    assert ["publishers_remembered" in note.text for note in world.notes[noted:]] == [True]
+    assert world.counters["refused"] == 3
+    first.leave()
+    second.send(letter(1), letter(1))
+    world.persist()
+    assert [one for one in second.take() if isinstance(one, native.Confirmed)] == [
+        confirmed(4),
+        confirmed(5, takers=0, known=True),
+    ]

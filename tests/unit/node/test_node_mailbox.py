@@ -10,9 +10,10 @@ import pytest
 from harness import WALL_US, Client, Delivered, KeepingWorld, publication
 
 from regraft.journal import format
-from regraft.journal.requests import Persist, Piece
+from regraft.journal.requests import Persist, Piece, ReadJournal
 from regraft.kernels.records import FOUND, Walk
 from regraft.model.message import DeliveryMode, Message
+from regraft.node import cursors
 from regraft.node.event import JournalRead
 from regraft.node.storage import Retained
 from regraft.wire import native
@@ -641,3 +642,47 @@ def test_streams_that_the_configuration_forgot_are_still_there() -> None:
     world = world.again()
     assert sequences(replay(world, stream="a", from_sequence=1)) == [1]
     assert sequences(replay(world, stream="b", from_sequence=1)) == [1]
+
+
+# --------------------------------------------------------------------------- reading ahead
+
+
+def much(world: KeepingWorld, monkeypatch: pytest.MonkeyPatch, chunk: int) -> KeepingWorld:
+    """A node with a thousand messages on its disk, of which it reads `chunk` bytes at a time."""
+    monkeypatch.setattr(cursors, "READ_BYTES", chunk)
+    for start in range(1, 1001, 10):
+        publish(world, *range(start, start + 10))
+    return world.again(journal_tail_bytes=1, segment_bytes=131_072, write_bytes=1000)
+
+
+@pytest.mark.parametrize("chunk", [200, 1500, 5000, 20_000])
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+def test_what_is_read_ahead_is_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, chunk: int, failing: int
+) -> None:
+    """One read that fails ends the subscription, unless it was only ahead of its time."""
+    world = KeepingWorld(ALL, journal_tail_bytes=1, segment_bytes=131_072)
+    world = much(world, monkeypatch, chunk)
+    storage = world.node._storage
+    assert storage is not None
+    asked = []
+    perform = world.perform
+
+    def watch(effect: Any, answers: Any) -> None:
+        if isinstance(effect, ReadJournal) and effect.ticket < 0:
+            cursor = storage.cursors.reading[effect.ticket]
+            asked.append(cursor.ahead_ticket == effect.ticket)
+            if len(asked) == failing:
+                world.disk.fail("read", world.disk.counts["read"] + 1, errno.EIO)
+        perform(effect, answers)
+
+    monkeypatch.setattr(world, "perform", watch)
+    client = replay(world, stream="all", from_sequence=1)
+    if 0 < failing <= len(asked) and not asked[failing - 1]:
+        got = [one for one in client.take() if isinstance(one, native.Error)]
+        assert [one.name for one in got] == ["journal-failed"]
+    else:
+        assert sequences(client) == list(range(1, 1001))
+        assert any(asked) == (chunk > 1000)  # or no record ends in what was read
+    client.leave()
+    assert not storage.cursors.reading
