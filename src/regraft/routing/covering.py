@@ -14,23 +14,32 @@ Rules:
   it asks for, and a search takes the posts of the rarest, or what several posts have in common.
 - Of the conjuncts of one interest each must be covered; one is enough to find it by.
 - An interest that never takes anything is covered by all.
+- Of very many that may cover one, or be covered by it, only some are compared. The others are not
+  seen, so that one interest never takes longer than some milliseconds.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from regraft.model.selector import Selector
 from regraft.model.selector.ast import And, Condition, TopicMatch
-from regraft.model.selector.cover import TOPIC_NAME, Conjunct, Form, form_covers, form_of
+from regraft.model.selector.cover import (
+    TOPIC_NAME,
+    Conjunct,
+    Form,
+    conjunct_covers,
+    form_covers,
+    form_of,
+)
 from regraft.model.selector.shapes import UNDECIDED, find, topic_levels
 from regraft.model.selector.valuesets import Cuts, Kind, ValueSet, points_of
-from regraft.model.topic_cover import Levels, levels_of
+from regraft.model.topic_cover import Levels, levels_cover, levels_of
 from regraft.routing.pattern_set import PatternSet
 from regraft.routing.spans import Spans
 
@@ -38,6 +47,8 @@ POINTS_MAX = 64  # values of a name that are looked at one by one
 HOMES_MAX = 16  # homes of a conjunct that asks for one of several values
 PATTERNS_MAX = 256  # patterns that are looked at one by one, if there is another way
 FEW = 32  # groups that are rather compared than told apart further
+COMPARED_MAX = 5000  # groups that one is compared with
+SCANNED_MAX = 512  # groups whose spans are looked at one by one
 _CHARS = 32  # of a string, as the end of a span
 
 Key: TypeAlias = tuple[Any, ...]  # something that a conjunct asks for; the first part says what
@@ -77,43 +88,53 @@ class _OfName(NamedTuple):
 class _Asked:
     """What a conjunct asks for, as it is found by."""
 
-    __slots__ = ("levels", "names", "tests", "topic")
+    __slots__ = ("levels", "names", "plain", "spans", "tests", "topic")
 
     def __init__(self, conjunct: Conjunct) -> None:
         self.topic = conjunct.sets[TOPIC_NAME]
         self.levels = topic_levels(self.topic.parts[Kind.STRING], self.topic.shapes)
-        self.tests: tuple[Key, ...] = tuple([("test", *test) for test in sorted(conjunct.tests)])
+        self.tests: tuple[Key, ...] = ()
+        if conjunct.tests:
+            self.tests = tuple([("test", *test) for test in sorted(conjunct.tests)])
         sets = conjunct.sets.items()
         self.names = tuple([_of_name(name, one) for name, one in sets if name != TOPIC_NAME])
+        self.spans = {one.span[0]: one.span for one in self.names if one.span is not None}
+        # Whether levels and spans say all that it asks for.
+        self.plain = (
+            self.levels is not None
+            and not self.tests
+            and all(_is_span(one) for name, one in sets if name != TOPIC_NAME)
+        )
 
     @property
     def size(self) -> int:
         """How many things it asks for."""
         return len(self.names) + len(self.tests)
 
-    def keys(self) -> Iterator[Key]:
+    def keys(self) -> list[Key]:
         """All it asks for, but the topic; of several values the first."""
+        found: list[Key] = []
         for name, _, points in self.names:
-            yield "name", name
-            yield from points[:1]
-        yield from self.tests
+            found.append(("name", name))
+            found += points[:1]
+        found += self.tests
+        return found
 
-    def posts(self) -> Iterator[Key]:
+    def posts(self) -> list[Key]:
         """Where it is posted."""
-        yield from self.keys()
-        yield _LOOSE if self.levels is None else ("topic", self.levels)
+        return [*self.keys(), _LOOSE if self.levels is None else ("topic", self.levels)]
 
     def homes(self) -> Iterator[tuple[Key, ...]]:
         """The homes that it may have; each is one key or several. The best come first."""
-        yield from (one.points for one in self.names if 0 < len(one.points) <= HOMES_MAX)
-        yield from ((test,) for test in self.tests)
+        for one in self.names:
+            if 0 < len(one.points) <= HOMES_MAX:
+                yield one.points
+        for test in self.tests:
+            yield (test,)
         if self.levels is not None:
             yield (("topic", self.levels),)
-        yield from ((("name", one.name),) for one in self.names)
-
-    def spans(self) -> list[Span]:
-        """All spans there are."""
-        return [one.span for one in self.names if one.span is not None]
+        for one in self.names:
+            yield (("name", one.name),)
 
 
 def _of_name(name: str, found: ValueSet) -> _OfName:
@@ -121,9 +142,20 @@ def _of_name(name: str, found: ValueSet) -> _OfName:
         return _OfName(name, None, ())
     (kind,) = found.kinds
     cuts = found.parts[kind]
+    if kind is Kind.NUMBER and len(cuts) == 2 and cuts[1] > cuts[0] + 1:  # as ranges often are
+        return _OfName(name, ((name, kind), *cuts), ())
     points = points_of(kind, cuts) if len(cuts) <= 2 * POINTS_MAX else None
     keys = tuple([("=", name, kind, point) for point in points or ()])
     return _OfName(name, ((name, kind), *_hull(kind, cuts)), keys)
+
+
+def _is_span(found: ValueSet) -> bool:
+    """Whether it is all that lies within a span: one range of numbers."""
+    if found.kinds != (Kind.NUMBER,):
+        return False
+    cuts = found.parts[Kind.NUMBER]
+    # The end of a span does not tell whether infinity lies within it.
+    return len(cuts) == 1 or (len(cuts) == 2 and cuts[1] != math.inf)
 
 
 def _hull(kind: Kind, cuts: Cuts) -> tuple[Any, Any]:
@@ -190,9 +222,15 @@ class _Home:
     def find(self, asked: _Asked) -> Iterable[int]:
         """The groups that may cover a conjunct."""
         if self._spans is None:
-            return self._here
+            spans = asked.spans
+            return [
+                group
+                for group, span in self._here.items()
+                if span is None
+                or ((its := spans.get(span[0])) and span[1] <= its[1] and its[2] <= span[2])
+            ]
         found = set(self._plain)
-        for place, low, high in asked.spans():
+        for place, low, high in asked.spans.values():
             if place in self._spans:
                 found |= self._spans[place].containing(low, high)
         return found
@@ -209,7 +247,9 @@ class _Sought:
     def __init__(self, form: Form) -> None:
         self.form = form
         # The most demanding conjunct first: it is posted. The last one leads to the fewest homes.
-        self.asked = tuple(sorted((_Asked(one) for one in form), key=lambda one: -one.size))
+        self.asked = tuple([_Asked(one) for one in form])
+        if len(form) > 1:
+            self.asked = tuple(sorted(self.asked, key=lambda one: -one.size))
 
 
 class _Group(_Sought):
@@ -245,10 +285,14 @@ class CoverIndex:
 
     def add(self, number: int, interest: Interest) -> None:
         """Add an interest under a number that is not in use."""
+        self.add_form(number, interest.form)
+
+    def add_form(self, number: int, form: Form) -> None:
+        """The same, of an interest of which only the form is at hand."""
         assert number not in self._of_number, number
-        group = self._of_form.get(interest.form)
+        group = self._of_form.get(form)
         if group is None:
-            group = self._new_group(interest.form)
+            group = self._new_group(form)
         self._of_number[number] = group
         insort(self._groups[group].members, number)
 
@@ -277,6 +321,10 @@ class CoverIndex:
     def group_of(self, number: int) -> int:
         """The group of a number, the same for interests that cover each other."""
         return self._of_number[number]
+
+    def members(self, group: int) -> Collection[int]:
+        """The numbers of a group."""
+        return self._groups[group].members
 
     def above(self, group: int) -> frozenset[int]:
         """The other groups that cover one."""
@@ -315,22 +363,41 @@ class CoverIndex:
 
     def _post(self, group: int, new: _Group) -> None:
         for asked in new.asked:
-            keys = min(asked.homes(), key=self._crowd, default=(_LOOSE,))
+            keys = self._home_of(asked)
             # A value that all in a home have in common does not tell them apart.
             spans = [one.span for one in asked.names if one.span and one.points != keys]
             for key in keys:
-                self._homes.setdefault(key, _Home()).add(group, spans[0] if spans else None)
+                if key not in self._homes:
+                    self._homes[key] = _Home()
+                self._homes[key].add(group, spans[0] if spans else None)
             new.homes += keys
             if asked.levels is not None:
                 self._patterns.add(asked.levels)
         for asked in new.asked[:1]:
             for key in asked.posts():
-                self._posts.setdefault(key, set()).add(group)
-            for place, low, high in asked.spans():
-                self._spans.setdefault(place, Spans()).add(group, low, high)
+                posted = self._posts.get(key)
+                if posted is None:
+                    self._posts[key] = {group}
+                else:
+                    posted.add(group)
+            for place, low, high in asked.spans.values():
+                if place not in self._spans:
+                    self._spans[place] = Spans()
+                self._spans[place].add(group, low, high)
 
-    def _crowd(self, keys: tuple[Key, ...]) -> int:
-        return sum(len(self._posts.get(key, ())) for key in keys)
+    def _home_of(self, asked: _Asked) -> tuple[Key, ...]:
+        """The home with the fewest groups around."""
+        best: tuple[Key, ...] = (_LOOSE,)
+        least = -1
+        for keys in asked.homes():
+            crowd = 0
+            for key in keys:
+                posted = self._posts.get(key)
+                if posted is not None:
+                    crowd += len(posted)
+            if least < 0 or crowd < least:
+                best, least = keys, crowd
+        return best
 
     def _forget(self, group: int) -> None:
         old = self._groups.pop(group)
@@ -348,7 +415,7 @@ class CoverIndex:
                 self._posts[key].remove(group)
                 if not self._posts[key]:
                     del self._posts[key]
-            for place, _, _ in asked.spans():
+            for place in asked.spans:
                 self._spans[place].remove(group)
                 if not self._spans[place]:
                     del self._spans[place]
@@ -362,9 +429,12 @@ class CoverIndex:
         found: set[int] = set()
         asked = sought.asked[-1]
         for key in self._ways_home(asked):
-            if key in self._homes:
-                found.update(self._homes[key].find(asked))
-        return {group for group in found if self._covers(self._groups[group], sought)}
+            home = self._homes.get(key)
+            if home is not None:
+                found.update(home.find(asked))
+        groups = self._groups
+        some = islice(found, COMPARED_MAX)
+        return {group for group in some if self._covers(groups[group], sought)}
 
     def _ways_home(self, asked: _Asked) -> Iterator[Key]:
         """The homes in which something that covers a conjunct may live."""
@@ -385,34 +455,43 @@ class CoverIndex:
     def _find_below(self, sought: _Sought) -> set[int]:
         found: set[int] = set()
         for asked in sought.asked:
-            found |= self._posted_below(asked)
-        found = {group for group in found if self._covers(sought, self._groups[group])}
+            for group in islice(self._posted_below(asked), COMPARED_MAX):
+                if self._covers(sought, self._groups[group]):
+                    found.add(group)
         never = self._of_form.get(())
         return found if never is None else found | {never}
 
-    def _posted_below(self, asked: _Asked) -> set[int]:
+    def _posted_below(self, asked: _Asked) -> Iterable[int]:
         """The groups that a conjunct may cover."""
         posts = [self._at([test]) for test in asked.tests]
         posts += [self._at(one.points or [("name", one.name)]) for one in asked.names]
-        best = min(posts, key=len, default=None)
-        if best is not None and len(best) <= FEW:
-            return best
-        for one in asked.names:
-            if one.span is not None and not one.points:
-                place, low, high = one.span
-                posts.append(
-                    self._spans[place].contained(low, high) if place in self._spans else set()
-                )
-        if asked.levels is not None:
+        best: Collection[int] | None = min(posts, key=len, default=None)
+        if asked.levels is not None and (best is None or len(best) > FEW):
             patterns = self._patterns.covered_by(asked.levels)
             # Very many patterns take long, and tell little apart.
             some = list(islice(patterns, PATTERNS_MAX if posts else None))
-            if len(some) < PATTERNS_MAX or not posts:
-                posts.append(self._at([_LOOSE, *(("topic", levels) for levels in some)]))
-        if not posts:
-            return set(self._groups)
-        posts.sort(key=len)
-        return posts[0].intersection(*posts[1:])
+            keys: list[Key] = [_LOOSE, *[("topic", levels) for levels in some]]
+            if best is None or (len(some) < PATTERNS_MAX and self._crowd(keys) < len(best)):
+                best = self._at(keys)
+        if best is None:
+            return self._groups
+        for one in asked.names:
+            if one.span is not None and not one.points and best:
+                best = self._within(best, one.span)
+        return best
+
+    def _within(self, groups: Collection[int], span: Span) -> Collection[int]:
+        """Those of some groups whose values lie within a span."""
+        place, low, high = span
+        spans = self._spans.get(place)
+        if spans is None:
+            return ()
+        if len(groups) <= SCANNED_MAX:
+            return spans.contained_of(groups, low, high)
+        return spans.contained(low, high).intersection(groups)
+
+    def _crowd(self, keys: Iterable[Key]) -> int:
+        return sum([len(self._posts[key]) for key in keys if key in self._posts])
 
     def _at(self, keys: Iterable[Key]) -> set[int]:
         """All that is posted under some keys."""
@@ -421,4 +500,17 @@ class CoverIndex:
 
     def _covers(self, one: _Sought, other: _Sought) -> bool:
         self.comparisons += 1
-        return form_covers(one.form, other.form)
+        if len(one.asked) > 1 or len(other.asked) > 1 or not (one.asked and other.asked):
+            return form_covers(one.form, other.form)
+        (mine,), (its,) = one.asked, other.asked
+        if mine.levels is None or its.levels is None:
+            return form_covers(one.form, other.form)
+        if mine.levels != its.levels and not levels_cover(mine.levels, its.levels):
+            return False
+        if not mine.plain:
+            return conjunct_covers(one.form[0], other.form[0], TOPIC_NAME)
+        for place, (_, low, high) in mine.spans.items():
+            span = its.spans.get(place)
+            if span is None or span[1] < low or high < span[2]:
+                return False
+        return True

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from regraft.model.topic_cover import Levels
 
+_KEPT_MAX = 1024  # answers that are kept
+
 
 class _Node:
     __slots__ = ("below", "children", "here")
@@ -27,6 +29,7 @@ class PatternSet:
     def __init__(self) -> None:
         self._root = _Node()
         self._counts: dict[Levels, int] = {}
+        self._above: dict[Levels, tuple[Levels, ...]] = {}  # kept while the patterns are the same
 
     def __iter__(self) -> Iterator[Levels]:
         return iter(self._counts)
@@ -37,6 +40,7 @@ class PatternSet:
         self._counts[levels] = count + 1
         if count:
             return
+        self._above.clear()
         node = self._root
         for name in levels.names:
             node = node.children.setdefault(name, _Node())
@@ -51,6 +55,7 @@ class PatternSet:
         if self._counts[levels]:
             return
         del self._counts[levels]
+        self._above.clear()
         path = [self._root]
         for name in levels.names:
             path.append(path[-1].children[name])
@@ -64,8 +69,16 @@ class PatternSet:
                 break
             del parent.children[name]
 
-    def covering(self, levels: Levels) -> Iterator[Levels]:
+    def covering(self, levels: Levels) -> tuple[Levels, ...]:
         """The patterns that take all that this one takes."""
+        found = self._above.get(levels)
+        if found is None:
+            if len(self._above) >= _KEPT_MAX:
+                self._above.clear()
+            found = self._above[levels] = tuple(self._covering(levels))
+        return found
+
+    def _covering(self, levels: Levels) -> Iterator[Levels]:
         nodes = [self._root]
         for depth, name in enumerate(levels.names):
             steps = {name, "+"}

@@ -17,14 +17,18 @@ Rules:
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import NamedTuple
 
 from regraft.routing.covering import CoverIndex
 
 _TRIED = 16  # groups among which the closest is looked for
+_DEEP = 32  # levels that are counted to find it
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 class Change(NamedTuple):
@@ -39,7 +43,7 @@ class Reduction:
 
     def __init__(self, index: CoverIndex) -> None:
         self._index = index
-        self._members: dict[int, list[int]] = {}  # of a group, those that are in here
+        self._members: dict[int, tuple[int, ...]] = {}  # of a group, those that are in here
         self._parent: dict[int, int] = {}
         self._children: dict[int, dict[int, None]] = {}
         self._stands: dict[int, int] = {}  # for a group that is not covered, the number shown
@@ -49,13 +53,40 @@ class Reduction:
         """The numbers that stand for all."""
         return set(self._stands.values())
 
+    @property
+    def groups(self) -> Collection[int]:
+        """The groups of the numbers that stand for all."""
+        return self._stands.keys()
+
+    def __contains__(self, number: int) -> bool:
+        members = self._members.get(self._index.group_of(number))
+        return members is not None and number in members
+
+    def stands_for(self, group: int) -> int | None:
+        """The number that is shown for a group; None if it is covered, or not here."""
+        return self._stands.get(group)
+
+    def copy(self) -> Reduction:
+        """Another one with the same numbers."""
+        made = Reduction(self._index)
+        made._members = self._members.copy()
+        made._parent = self._parent.copy()
+        made._children = {group: children.copy() for group, children in self._children.items()}
+        made._stands = self._stands.copy()
+        return made
+
     def add(self, number: int) -> Change:
         """Take in a number of the index."""
         group = self._index.group_of(number)
-        members = self._members.setdefault(group, [])
-        insort(members, number)
-        if len(members) > 1:
+        members = self._members.get(group)
+        if members is not None:
+            place = bisect_left(members, number)
+            self._members[group] = (*members[:place], number, *members[place:])
             return self._settled([group])
+        self._members[group] = (number,)
+        if not self._index.above(group) and not self._index.below(group):  # as it often is
+            self._stands[group] = number
+            return Change(frozenset((number,)), _NONE)
         closest = self._closest_above(group)
         if closest is not None:
             self._put(group, closest)
@@ -72,8 +103,8 @@ class Reduction:
         """Let a number go that is still in the index."""
         group = self._index.group_of(number)
         members = self._members[group]
-        del members[bisect_left(members, number)]
-        if members:
+        if len(members) > 1:
+            self._members[group] = tuple([one for one in members if one != number])
             return self._settled([group])
         del self._members[group]
         above = self._parent.get(group)
@@ -89,14 +120,25 @@ class Reduction:
 
     def _closest_above(self, group: int) -> int | None:
         """A group in here that covers one: the deepest of some, and none that stands below it."""
-        depths: dict[int, int] = {}
-        for other in islice((g for g in self._index.above(group) if g in self._members), _TRIED):
-            depth, step = 0, other
-            while step != group and step in self._parent:
-                depth, step = depth + 1, self._parent[step]
-            if step != group:
-                depths[other] = depth
-        return max(depths, key=lambda other: depths[other]) if depths else None
+        tried = islice((g for g in self._index.above(group) if g in self._members), _TRIED)
+        for other in sorted(tried, key=self._depth, reverse=True):
+            if not self._stands_below(other, group):
+                return other
+        return None
+
+    def _depth(self, group: int) -> int:
+        """How many stand above a group; of very many, that they are many."""
+        depth = 0
+        while depth < _DEEP and group in self._parent:
+            depth, group = depth + 1, self._parent[group]
+        return depth
+
+    def _stands_below(self, group: int, other: int) -> bool:
+        if other not in self._children:
+            return False
+        while group != other and group in self._parent:
+            group = self._parent[group]
+        return group == other
 
     def _put(self, group: int, above: int | None) -> None:
         """Stand a group below another, or below none."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 BLOCK_MAX = 512  # spans in a block; a full one becomes two
@@ -95,6 +96,11 @@ class Spans:
             else:
                 found.update(n for _, n in ends)
         return found
+
+    def contained_of(self, numbers: Iterable[int], low: Any, high: Any) -> list[int]:
+        """Those of some numbers whose spans begin and end there; they need not be here."""
+        spans = self._spans
+        return [n for n in numbers if (its := spans.get(n)) and low <= its[0] and its[1] <= high]
 
     def _place(self, low: Any, number: int) -> int:
         return max(bisect_right(self._first, (low, number)) - 1, 0)

@@ -279,6 +279,56 @@ def test_a_wide_interest_comes_and_goes() -> None:
     assert index.comparisons - before < 16
 
 
+def test_a_copy_goes_its_own_way() -> None:
+    index = CoverIndex()
+    reduction = Reduction(index)
+    for number, text in enumerate(("p > 1", "p > 2", "p > 2", "s = 'x'")):
+        index.add(number, interest("a", text))
+        reduction.add(number)
+    copy = reduction.copy()
+    assert copy.shown == {0, 3} and set(copy.groups) == set(reduction.groups)
+    copy.remove(0)
+    assert 0 in reduction and 0 not in copy and 2 in copy
+    assert (reduction.shown, copy.shown) == ({0, 3}, {1, 3})
+    reduction.remove(1)
+    assert 1 in copy
+    assert copy.stands_for(index.group_of(2)) == 1
+    assert reduction.stands_for(index.group_of(2)) is None
+    assert sorted(index.members(index.group_of(1))) == [1, 2]
+
+
+def test_infinity_is_a_number_too() -> None:
+    index = CoverIndex()
+    for number, text in enumerate(("p > 1", "p > 1 AND p <= 1.7976931348623157e308", "p < 3")):
+        index.add(number, interest("a", text))
+    assert index.covering(interest("a", "p > 2")) == {0}
+    assert index.covering(interest("a", "p > 2 AND p < 3")) == {0, 1, 2}
+    assert index.covering(interest("a/b", "p > 2 AND p < 1.7976931348623157e308")) == {0, 1}
+
+
+def test_of_very_many_only_some_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(covering, "COMPARED_MAX", 10)
+    index = CoverIndex()
+    reduction = Reduction(index)
+    for number in range(60):
+        before = index.comparisons
+        index.add(number, interest("a", f"p > {number * 7 % 60}"))
+        reduction.add(number)
+        assert index.comparisons - before <= 20
+    held = {number: interest("a", f"p > {number * 7 % 60}") for number in range(60)}
+    shown = reduction.shown
+    assert len(shown) < 60  # more than need be, perhaps, but all that is wanted
+    for one in held.values():
+        assert any(form_covers(held[number].form, one.form) for number in shown)
+    for number in range(60):
+        reduction.remove(number)
+        index.remove(number)
+        del held[number]
+        for one in held.values():
+            assert any(form_covers(held[other].form, one.form) for other in reduction.shown)
+    assert is_empty(index)
+
+
 class Ring(CoverIndex):
     """An index that sees that each of three covers the next, and nothing else."""
 
@@ -354,4 +404,6 @@ def test_spans_that_contain_and_are_contained(monkeypatch: pytest.MonkeyPatch) -
         assert found.contained(low, high) == {
             number for number, (a, b) in there.items() if low <= a and b <= high
         }
+        some = range(max(step - 50, 0), step + 1)
+        assert set(found.contained_of(some, low, high)) == found.contained(low, high) & set(some)
     assert len(found) == len(there)

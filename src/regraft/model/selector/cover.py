@@ -103,7 +103,7 @@ def overlaps(a: Condition, b: Condition) -> bool:
 
 def form_of(condition: Condition) -> Form:
     """The form of a canonical condition, for many comparisons."""
-    return tuple([_in_order(conjunct) for conjunct in _ways(condition, True)])
+    return tuple([in_order(one.sets, one.tests) for one in _ways(condition, True)])
 
 
 def form_covers(a: Form, b: Form) -> bool:
@@ -118,8 +118,8 @@ def form_overlaps(a: Form, b: Form) -> bool:
     return any(_meet(one, other) is not None for one in a for other in b)
 
 
-def conjunct_covers(a: Conjunct, b: Conjunct) -> bool:
-    """Whether b has all that a asks for."""
+def conjunct_covers(a: Conjunct, b: Conjunct, besides: str = "") -> bool:
+    """Whether b has all that a asks for, of a name perhaps that is known already."""
     mine, others = a.sets, b.sets
     if len(mine) > len(others) or not a.tests <= b.tests:
         return False
@@ -127,21 +127,21 @@ def conjunct_covers(a: Conjunct, b: Conjunct) -> bool:
         found = others.get(name)
         if found is None:  # then it can be anything, and what is wanted is not anything
             return False
-        if found is not wanted and not valuesets.within(found, wanted):
+        if found is not wanted and name != besides and not valuesets.within(found, wanted):
             return False
     return True
 
 
-def _in_order(conjunct: Conjunct) -> Conjunct:
-    """The same, with what is quickly compared in front."""
+def in_order(
+    sets: dict[str, ValueSet], tests: frozenset[tuple[str, bool]] = frozenset()
+) -> Conjunct:
+    """A conjunct, with what is quickly compared in front."""
 
     def slowness(name: str) -> tuple[int, int, str]:
-        found = conjunct.sets[name]
-        return len(found.shapes), sum(map(len, found.parts)), name
+        found = sets[name]
+        return len(found.shapes), sum([len(cuts) for cuts in found.parts]), name
 
-    return Conjunct(
-        {name: conjunct.sets[name] for name in sorted(conjunct.sets, key=slowness)}, conjunct.tests
-    )
+    return Conjunct({name: sets[name] for name in sorted(sets, key=slowness)}, tests)
 
 
 # ----------------------------------------------------------------------- forms
@@ -319,7 +319,10 @@ def _topic(pattern: str, truth: bool) -> list[Conjunct]:
     if exact:
         true = part(Kind.STRING, cuts)
         return _of(TOPIC_NAME, true if truth else known_but(true))
-    return _shaped(TOPIC_NAME, Shape(ShapeKind.TOPIC, levels.text), cuts, truth)
+    shape = Shape(ShapeKind.TOPIC, levels.text)
+    if truth:  # some topics fit, not all, and all are in its cuts: there is nothing to find out
+        return [Conjunct({TOPIC_NAME: part(Kind.STRING, cuts, frozenset({(shape, True)}))})]
+    return _shaped(TOPIC_NAME, shape, cuts, truth)
 
 
 def _opaque(atom: Condition, truth: bool) -> list[Conjunct]:

@@ -112,6 +112,7 @@ def topic_cuts(levels: Levels) -> tuple[StringCuts, bool]:
     return (here + prefix_cuts(topic + "/") if levels.below else here), True
 
 
+@lru_cache(PATTERNS_CACHED)
 def topic_levels(cuts: StringCuts, shapes: Shapes) -> Levels | None:
     """The one pattern that takes just the topics of a set, if it is easily seen."""
     if len(shapes) == 1:

@@ -69,7 +69,7 @@ def after(kind: Kind, key: Any) -> Any:
         case Kind.BOOL:
             return None if key else True
         case Kind.NUMBER:
-            return _after_number(key)
+            return after_number(key)
         case Kind.STRING:
             return key + "\0"
         case Kind.BYTES:
@@ -78,7 +78,8 @@ def after(kind: Kind, key: Any) -> Any:
             return key + 1
 
 
-def _after_number(number: int | float) -> int | float | None:
+def after_number(number: int | float) -> int | float | None:
+    """The next number; None after infinity."""
     if number == math.inf:
         return None
     double = float(number)
@@ -177,7 +178,7 @@ class ValueSet:
     kinds: tuple[Kind, ...] = field(init=False, repr=False, compare=False)  # that have values
 
     def __post_init__(self) -> None:
-        found = tuple([kind for kind in _KINDS if self.parts[kind]])
+        found = tuple([kind for kind, cuts in zip(_KINDS, self.parts, strict=True) if cuts])
         object.__setattr__(self, "kinds", found)
 
 
