@@ -14,7 +14,7 @@ COMPILE := $(shell $(PYTHON) -c 'import os, shutil, sysconfig; \
 # Tests do not accept slow kernels where fast ones are possible.
 REQUIRE = $(if $(COMPILE),REGRAFT_REQUIRE_COMPILED=1)
 
-.PHONY: help run test check bench docs format clean setup
+.PHONY: help run test check bench docs simulate format clean setup
 
 help: ## say what there is
 	@echo "Regraft. make, and one of:"
@@ -40,8 +40,8 @@ docs: setup .venv/.docs ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 	@echo "The documentation is in build/site: open build/site/index.html"
 
-simulate: setup ## tell a simulated story: make simulate SEED=7
-	$(BIN)/python -m regraft.simulate $(if $(SEED),$(SEED),0)
+simulate: setup ## tell a simulated story: make simulate SEED=7 ARGS="--network --trace"
+	$(BIN)/python -m regraft.simulate $(if $(SEED),$(SEED),0) $(ARGS)
 
 format: setup ## put the code into shape
 	$(BIN)/ruff format .

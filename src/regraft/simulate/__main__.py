@@ -1,10 +1,26 @@
-"""`python -m regraft.simulate SEED [SEED ...]`: tell stories, and say what went wrong."""
+"""`python -m regraft.simulate`: tell stories, and say what went wrong.
+
+    python -m regraft.simulate 7                      one story of each kind, of seed 7
+    python -m regraft.simulate --network 7 --trace    the one of many nodes, told for people
+    python -m regraft.simulate --network --seeds 0..9999
+    python -m regraft.simulate --churn --nodes 300 --seeds 0..99
+    python -m regraft.simulate --network --bug no-guard --seeds 0..399
+
+A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
+the same way, and what is left is printed.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from regraft.simulate.durable_story import DurableStory
+from regraft.simulate.network_story import NetworkStory
+from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
+from regraft.simulate.shrink import shrink
 from regraft.simulate.story import Story, complaints
 
 
@@ -27,14 +43,120 @@ def tell_durable(seed: int) -> list[str]:
     return story.complaints
 
 
+@dataclass(slots=True)
+class Networks:
+    """Stories of many nodes: how they are told, and what came of them."""
+
+    nodes: int = 0
+    mode: str = ""
+    churn: bool = False
+    bugs: frozenset[str] = frozenset()
+    trace: bool = False
+    shrinking: bool = True
+    quiet: bool = False
+    converged_ms: list[float] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+
+    def plan(self, seed: int) -> Plan:
+        """What happens by a seed."""
+        if self.churn:
+            return churn_plan(seed, self.nodes or 300)
+        return make_plan(seed, self.mode, self.nodes)
+
+    def tell(self, seed: int) -> list[str]:
+        """One story; the complaints."""
+        plan = self.plan(seed)
+        story = NetworkStory(plan, self.bugs, print if self.trace else None)
+        story.tell()
+        counts = {**story.deliveries.counts, "attached": story.tree.attachments}
+        for what, count in counts.items():
+            self.totals[what] = self.totals.get(what, 0) + count
+        if story.converged_ms >= 0:
+            self.converged_ms.append(story.converged_ms)
+        if not self.quiet or story.complaints:
+            told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            settled = f", settled in {story.converged_ms:.0f} ms" if story.converged_ms >= 0 else ""
+            about = f"{plan.nodes} nodes, {plan.mode}, {told}{settled}"
+            print(f"seed {seed}: {about}, {story.trace_hash[:16]}")
+        if story.complaints and self.shrinking:
+            self._shrink(plan, story.complaints[0].kind)
+        return [f"{found.kind}: {found.text}" for found in story.complaints]
+
+    def _shrink(self, plan: Plan, kind: str) -> None:
+        def fails(other: Plan) -> bool:
+            return any(found.kind == kind for found in NetworkStory(other, self.bugs).tell())
+
+        print("shortening ...", flush=True)
+        short, tries = shrink(plan, fails)
+        print(f"{len(short.acts)} of {len(plan.acts)} acts are enough ({tries} tries):")
+        print(short.told())
+        for found in NetworkStory(short, self.bugs).tell():
+            print(f"  {found.kind}: {found.text}")
+
+    def summary(self) -> str:
+        """All stories in a line."""
+        told = ", ".join(f"{count} {what}" for what, count in self.totals.items())
+        times = sorted(self.converged_ms)
+        if not times:
+            return told
+        places = (len(times) // 2, len(times) * 99 // 100, -1)
+        median, high, most = (times[place] for place in places)
+        return f"{told}; settled in {median:.0f} ms (median), {high:.0f} (99 %), {most:.0f} (most)"
+
+
+def seeds_of(words: Iterable[str]) -> Iterator[int]:
+    """Numbers, and ranges such as 0..99."""
+    for word in words:
+        first, dots, last = word.partition("..")
+        yield from range(int(first), int(last if dots else first) + 1)
+
+
+def read(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m regraft.simulate", description="Tell stories; 1 if something is wrong."
+    )
+    add = parser.add_argument
+    add("seed", nargs="*", default=[], help="a number, or a range such as 0..99")
+    add("--seeds", action="append", default=[], metavar="A..B", help="the same")
+    add("--network", action="store_true", help="only the story of many nodes")
+    add("--churn", action="store_true", help="very many nodes that come and go")
+    add("--nodes", type=int, default=0, help="how many, instead of 3 to 20")
+    add("--mode", choices=MODES, default="", help="of the story of many nodes")
+    add("--bug", action="append", default=[], metavar="NAME", help="plant one in the nodes")
+    add("--trace", action="store_true", help="say what happens")
+    add("--whole", action="store_true", help="do not shorten what fails")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: list[str]) -> int:
-    """Tell two stories per seed; 1 if the checkers found anything."""
+    """Tell stories of each seed; 1 if the checkers found anything."""
+    asked = read(arguments)
+    seeds = list(seeds_of([*asked.seed, *asked.seeds] or ["0"]))
+    networks = Networks(
+        asked.nodes,
+        asked.mode,
+        asked.churn,
+        frozenset(asked.bug),
+        asked.trace,
+        not asked.whole,
+        quiet=len(seeds) > 100,
+    )
+    only = asked.network or asked.churn or asked.nodes or asked.mode or asked.bug
+    tellers: list[Callable[[int], list[str]]] = [networks.tell]
+    if not only:
+        tellers = [tell, tell_durable, networks.tell]
     failed = 0
-    for seed in map(int, arguments or ["0"]):
-        for found in (tell(seed), tell_durable(seed)):
+    for number, seed in enumerate(seeds, 1):
+        for teller in tellers:
+            found = teller(seed)
             for complaint in found:
                 print(f"  {complaint}")
             failed += bool(found)
+        if networks.quiet and number % 500 == 0:
+            print(f"{number} seeds, {failed} failed", flush=True)
+    if len(seeds) > 1:
+        print(f"{len(seeds)} seeds, {failed} stories failed; {networks.summary()}")
     return 1 if failed else 0
 
 

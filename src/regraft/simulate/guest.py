@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,9 @@ class Guest:
     dropped: int = 0  # as the node reported
     refused: int = 0
     sent: int = 0
+    on_sent: Callable[[int], None] | None = None  # how many were before
+    on_seen: Callable[[ReceivedMessage], None] | None = None
+    on_control: Callable[[Any], None] | None = None
     _sent_bytes: int = 0
     _granted: tuple[int, int] = (0, 0)
     _waiting: list[bytes] = field(default_factory=list)
@@ -50,10 +54,10 @@ class Guest:
         self.pipe.on_data = self._received
         self.pipe.send(native.PREFACE + native.encode(self.hello))
 
-    def subscribe(self, id: int, pattern: str, exact: bool = False) -> None:
+    def subscribe(self, id: int, pattern: str, exact: bool = False, selector: str = "") -> None:
         """Ask for a subscription."""
         self.asked[id] = (pattern, exact)
-        self.pipe.send(native.encode(native.Subscribe(id, pattern, "", exact)))
+        self.pipe.send(native.encode(native.Subscribe(id, pattern, selector, exact)))
 
     def unsubscribe(self, id: int) -> None:
         """Ask for its end."""
@@ -82,6 +86,8 @@ class Guest:
                 return
             frame = self._waiting.pop(0)
             self.pipe.send(frame)
+            if self.on_sent is not None:
+                self.on_sent(self.sent)
             self.sent += 1
             self._sent_bytes += len(frame)
 
@@ -89,12 +95,17 @@ class Guest:
         for key, content, _ in self._inbox.feed(data):
             if isinstance(key, tuple):
                 for message in content:
-                    self.seen.append(Sighting(message, dict(self.confirmed)))
+                    if self.on_seen is not None:
+                        self.on_seen(message)
+                    else:
+                        self.seen.append(Sighting(message, dict(self.confirmed)))
             else:
                 self._control(native.decode(key, content))
 
     def _control(self, message: Any) -> None:
         self.controls.append(message)
+        if self.on_control is not None:
+            self.on_control(message)
         match message:
             case native.Welcome():
                 self.welcome = message

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from regraft.journal.journal import Journal
 from regraft.journal.recovery import SegmentView, recover
@@ -22,7 +22,18 @@ from regraft.journal.retention import KEEP, Retention
 from regraft.kernels.frame import count_messages
 from regraft.limits import Limits
 from regraft.model.identity import Identity
-from regraft.node.effect import Close, Effect, Hold, Note, Refuse, Stopped, WakeAt, Write
+from regraft.node.effect import (
+    Close,
+    Connect,
+    Effect,
+    Hold,
+    Note,
+    Refuse,
+    SendDatagram,
+    Stopped,
+    WakeAt,
+    Write,
+)
 from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
 from regraft.node.node import Node
 from regraft.node.storage import Retained
@@ -30,6 +41,33 @@ from regraft.simulate.disk import Disk
 
 START_US = 1_767_225_600_000_000  # 2026-01-01: when every world begins
 DELAY_NS = 100_000  # of a byte from one end to the other
+TICKS_MAX = 1000  # of one node within a millisecond
+
+
+class Line(Protocol):
+    """A connection as the room sees it that performs a node's effects."""
+
+    def write(self, data: bytes, report: bool) -> list[Event]:
+        """Take what the node writes; what the driver has to say of it."""
+
+    def hold(self, held: bool) -> None:
+        """The node wants no bytes, or wants them again."""
+
+    def finish(self, reason: str, flush: bool) -> list[Event]:
+        """The node ends the connection."""
+
+    def resume(self) -> None:
+        """The node is awake again, and takes what has arrived."""
+
+
+class Wires(Protocol):
+    """What connects brokers with one another: `regraft.simulate.network`."""
+
+    def connect(self, broker: Broker, effect: Connect) -> None:
+        """Open a connection for a broker."""
+
+    def cast(self, broker: Broker, effect: SendDatagram) -> None:
+        """Send a datagram for it."""
 
 
 class Pipe:
@@ -99,13 +137,18 @@ class Pipe:
         self._held = held
         self._schedule_arrival()
 
-    def finish(self, reason: str, flush: bool) -> None:
+    def finish(self, reason: str, flush: bool) -> list[Event]:
         """The node ends the connection."""
         if flush and self._unsent and not self.closed:
             self._closing = reason
             self._world.after(2_000_000_000, lambda: self._end(reason))
         else:
             self._world.after(DELAY_NS, lambda: self._end(reason))
+        return []
+
+    def resume(self) -> None:
+        """The node is awake again, and takes what has arrived."""
+        self._schedule_arrival()
 
     def _move(self) -> None:
         room = self.capacity - len(self._in_flight)
@@ -140,7 +183,7 @@ class Pipe:
     def _arrive(self) -> None:
         """A piece of what the client sent reaches the node."""
         self._arriving = False
-        if self._held or self.closed:
+        if self._held or self.closed or self._broker.paused:
             return
         size = self._world.cut(len(self._outgoing))
         data = bytes(self._outgoing[:size])
@@ -163,33 +206,46 @@ class Broker:
 
     One with a disk has a journal there. When it has ended, `disk` is what it left: a new broker on
     it goes on. A disk that halts by itself, as a test may plan, ends its broker by `on_halt`.
+
+    One that is paused (SIGSTOP) does nothing, and its machine takes connections and bytes for it,
+    as far as sockets have room. What happens meanwhile it learns when it goes on.
     """
 
     def __init__(self, world: World, node: Node, disk: Disk | None = None) -> None:
         self.world = world
         self.node = node
         self.disk = disk
+        self.address = ""  # in a network, where others reach it
+        self.wires: Wires | None = None
         self.findings: list[str] = []  # of the recovery
         self.notes: list[Note] = []
         self.accepting = True
         self.stopped = False
+        self.paused = False
+        self.missed: list[Event] = []  # while it was paused
         self.on_write: Callable[[int, bytes], None] | None = None  # connection and bytes
         self.on_disk: Callable[[Event], None] | None = None  # what the disk reports
         self.on_halt: Callable[[], None] = self.kill
-        self._pipes: dict[int, Pipe] = {}
+        self.on_step: Callable[[Sequence[Event], Sequence[Effect]], None] | None = None
+        self.lines: dict[int, Line] = {}
         self._last_key = 0
         self._wake_ns = -1
+        self._ticks = (0, 0)  # the millisecond, and how many in it
 
     def connect(self, capacity: int = 65_536) -> Pipe:
         """Open a connection to it."""
-        self._last_key += 1
-        pipe = Pipe(self, self._last_key, capacity)
+        pipe = Pipe(self, self.new_key(), capacity)
         if not self.accepting:
             pipe.closed = "refused"
             return pipe
-        self._pipes[pipe.key] = pipe
+        self.lines[pipe.key] = pipe
         self.step([Opened(pipe.key, f"simulated-{pipe.key}")])
         return pipe
+
+    def new_key(self) -> int:
+        """A number for a connection, never used before."""
+        self._last_key += 1
+        return self._last_key
 
     def stop(self, reason: str = "asked to") -> None:
         """Ask it to end, as SIGTERM does."""
@@ -207,11 +263,40 @@ class Broker:
         if self.disk is not None:
             self.disk = self.disk.power_off()
 
+    def go_dark(self) -> None:
+        """Its machine loses power: nobody is told and nothing breaks, it is silent for good."""
+        self.accepting = False
+        self.stopped = True
+        self.lines.clear()
+        if self.disk is not None:
+            self.disk = self.disk.power_off()
+
     def _end(self) -> None:
         self.accepting = False
         self.stopped = True
-        for pipe in list(self._pipes.values()):
-            pipe.finish("broken", flush=False)
+        for line in list(self.lines.values()):
+            line.finish("broken", flush=False)
+
+    def pause(self) -> None:
+        """Stop it for a while, as SIGSTOP does."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Let it go on: it finds that time has passed, and what has come."""
+        if not self.paused:
+            return
+        self.paused = False
+        missed, self.missed = self.missed, []
+        late = 0 <= self._wake_ns <= self.world.ns
+        if late:
+            self._wake_ns = -1
+        first = self.world.random.random() < 0.5  # which of them it looks at first
+        self.step([Tick()] if late and first else [])
+        for event in missed:
+            self.step([event])
+        self.step([Tick()] if late and not first else [])
+        for line in list(self.lines.values()):
+            line.resume()
 
     def begin(self) -> None:
         """Do what the node wants done before anything has happened."""
@@ -221,6 +306,9 @@ class Broker:
         """Step the node and perform what it wants, until nothing more comes of it at once."""
         if self.stopped:
             return
+        if self.paused:
+            self.missed += events
+            return
         while events and not self.stopped:
             events = self._perform(events)
         if self.stopped and self.disk is not None and not self.disk.halted:
@@ -228,23 +316,28 @@ class Broker:
 
     def _perform(self, events: list[Event]) -> list[Event]:
         answers: list[Event] = []
-        for effect in self.node.step(events, self.world.now()):
-            answers += PERFORM[type(effect)](self, effect) or []
+        effects = self.node.step(events, self.world.now())
+        for effect in effects:
+            more = PERFORM[type(effect)](self, effect)
+            if more:
+                answers += more
+        if self.on_step is not None:
+            self.on_step(events, effects)
         return answers
 
     def gone(self, key: int, reason: str) -> None:
         """A connection has ended."""
-        if self._pipes.pop(key, None) is not None:
+        if self.lines.pop(key, None) is not None:
             self.step([Closed(key, reason)])
 
     def _write(self, effect: Write) -> list[Event]:
-        pipe = self._pipes.get(effect.connection)
-        if pipe is None:
+        line = self.lines.get(effect.connection)
+        if line is None:
             return []
         data = b"".join(effect.pieces)
         if self.on_write is not None:
-            self.on_write(pipe.key, data)
-        return pipe.write(data, effect.report)
+            self.on_write(effect.connection, data)
+        return line.write(data, effect.report)
 
     def _journal(self, request: Request) -> None:
         assert self.disk is not None, "a node without a journal wants something done"
@@ -266,22 +359,34 @@ class Broker:
                 self.on_disk(event)
             self.step([event])
 
-    def _close(self, effect: Close) -> None:
-        pipe = self._pipes.get(effect.connection)
-        if pipe is not None:
-            pipe.finish(effect.reason, effect.flush)
+    def _close(self, effect: Close) -> list[Event]:
+        line = self.lines.get(effect.connection)
+        return [] if line is None else line.finish(effect.reason, effect.flush)
 
     def _hold(self, effect: Hold) -> None:
-        pipe = self._pipes.get(effect.connection)
-        if pipe is not None:
-            pipe.hold(effect.held)
+        line = self.lines.get(effect.connection)
+        if line is not None:
+            line.hold(effect.held)
+
+    def _connect(self, effect: Connect) -> None:
+        assert self.wires is not None, "a node that is in no network wants a connection"
+        self.wires.connect(self, effect)
+
+    def _cast(self, effect: SendDatagram) -> None:
+        assert self.wires is not None, "a node that is in no network sends a datagram"
+        self.wires.cast(self, effect)
 
     def _wake_at(self, effect: WakeAt) -> None:
         self._wake_ns = effect.ns
         self.world.after(effect.ns - self.world.ns, lambda: self._tick(effect.ns))
 
     def _tick(self, ns: int) -> None:
-        if ns == self._wake_ns:  # it was not replaced meanwhile
+        if ns == self._wake_ns and not self.paused:  # it was not replaced meanwhile
+            self._wake_ns = -1
+            ms = ns // 1_000_000
+            self._ticks = (ms, self._ticks[1] + 1 if self._ticks[0] == ms else 0)
+            if self._ticks[1] > TICKS_MAX:
+                raise RuntimeError(f"{self.address} wakes up all the time, and does not wait")
             self.step([Tick()])
 
     def _note(self, effect: Note) -> None:
@@ -291,7 +396,7 @@ class Broker:
         self.accepting = False
 
     def _stopped(self, effect: Stopped) -> None:
-        self.stopped = True
+        self._end()  # the process is over, and the system closes what it left open
 
 
 PERFORM: dict[type[Effect], Callable[[Broker, Any], list[Event] | None]] = {
@@ -299,6 +404,8 @@ PERFORM: dict[type[Effect], Callable[[Broker, Any], list[Event] | None]] = {
     Close: Broker._close,
     Hold: Broker._hold,
     WakeAt: Broker._wake_at,
+    Connect: Broker._connect,
+    SendDatagram: Broker._cast,
     Note: Broker._note,
     Refuse: Broker._refuse,
     Stopped: Broker._stopped,
@@ -334,15 +441,18 @@ class World:
         streams: Sequence[Retained] = (),
         retention: Mapping[str, Retention] | None = None,
         confirm_early: bool = False,
+        identity: Identity | None = None,
+        random: Random | None = None,
     ) -> Broker:
         """A new node; with a disk it recovers what that holds, as a node of the real world does.
 
         DiskError if it must not go on with that. `streams` are the topics that it retains, all of
-        them unless `retention` says less. `confirm_early` is a bug.
+        them unless `retention` says less. `confirm_early` is a bug. One that is started again has
+        the identity it had, with a higher incarnation.
         """
         limits = limits or Limits()
-        identity = Identity(self.random.randbytes(16), name, 1)
-        node = Node(identity, limits, heartbeat_ms, self.random)
+        identity = identity or Identity(self.random.randbytes(16), name, 1)
+        node = Node(identity, limits, heartbeat_ms, random or self.random)
         broker = Broker(self, node, disk)
         if disk is not None:
             kept = retention or {}

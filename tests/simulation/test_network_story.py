@@ -1,0 +1,118 @@
+"""Random stories of many nodes, by seed; and planted bugs that these very seeds must find."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from regraft.simulate.__main__ import Networks, main, seeds_of
+from regraft.simulate.checkers import Complaint
+from regraft.simulate.network_story import NetworkStory
+from regraft.simulate.plan import Act, Plan, churn_plan, make_plan
+from regraft.simulate.shrink import shrink
+
+SEEDS = range(400)
+FEW = 12
+AT_ONCE = 10  # seeds of one test, so that tests can be spread
+SUSPECTS = {  # seeds that found it lately, which are tried first
+    "no-guard": (29, 38, 66),
+    "stale-acceptance": (7, 66, 20),
+    "unsubscribe-first": (10,),
+}
+
+
+def tell(seed: int, *bugs: str) -> list[Complaint]:
+    return NetworkStory(make_plan(seed), frozenset(bugs)).tell()
+
+
+def wrong(seeds: range) -> dict[int, list[Complaint]]:
+    told = {seed: tell(seed) for seed in seeds}
+    return {seed: found for seed, found in told.items() if found}
+
+
+def test_nothing_is_wrong_with_a_few_stories() -> None:
+    assert wrong(SEEDS[:FEW]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", SEEDS[FEW::AT_ONCE])
+def test_nothing_is_wrong_with_the_stories(first: int) -> None:
+    assert wrong(range(first, min(first + AT_ONCE, len(SEEDS)))) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", SUSPECTS)
+def test_a_planted_bug_is_seen(bug: str) -> None:
+    assert any(tell(seed, bug) for seed in (*SUSPECTS[bug], *SEEDS))
+
+
+def test_the_stories_are_eventful() -> None:
+    plans = [make_plan(seed) for seed in SEEDS]
+    assert {plan.mode for plan in plans} == {"safety", "liveness"}
+    assert min(plan.nodes for plan in plans) == 3 and max(plan.nodes for plan in plans) == 20
+    acts = {act.what for plan in plans for act in plan.acts}
+    assert acts == {
+        *("start", "arrive", "depart", "subscribe", "unsubscribe", "publish", "leave"),
+        *("kill", "dark", "cut", "silence", "partition", "heal", "pause", "resume"),
+        *("attach", "detach"),
+    }
+    story = NetworkStory(make_plan(2))
+    assert story.tell() == []
+    assert story.deliveries.counts["owed"] > 100 and story.deliveries.counts["seen"] > 100
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    """In other processes, too, whose sets have another order."""
+
+    def told(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "regraft.simulate", "--network", "8", "9"]
+        return subprocess.check_output(command, env=environment, text=True)
+
+    assert told("1") == told("2")
+
+
+@pytest.mark.slow
+def test_many_nodes_that_come_and_go() -> None:
+    story = NetworkStory(churn_plan(0, nodes=60, lasting_ms=8000))
+    assert story.tell() == []
+    assert story.counts["kill"] + story.counts["dark"] > 20
+
+
+# ------------------------------------------------------------------------------ shrinking
+
+
+def test_a_plan_is_shortened_to_what_matters() -> None:
+    acts = tuple(Act(number, "publish", (number,)) for number in range(100))
+    plan = Plan(0, "safety", 3, acts, 1000)
+
+    def fails(other: Plan) -> bool:
+        left = {act.args[0] for act in other.acts}
+        return {17, 18, 80} <= left
+
+    short, tries = shrink(plan, fails)
+    assert [act.args[0] for act in short.acts] == [17, 18, 80]
+    assert tries < 100
+    few, tries = shrink(plan, fails, tries_max=3)
+    assert tries == 3 and fails(few)
+
+
+@pytest.mark.slow
+def test_a_failure_is_shortened_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    networks = Networks(bugs=frozenset({"no-guard"}), quiet=True)
+    seed = next(seed for seed in (*SUSPECTS["no-guard"], *SEEDS) if tell(seed, "no-guard"))
+    assert networks.tell(seed)
+    printed = capsys.readouterr().out
+    assert f"seed {seed}:" in printed and "acts are enough" in printed
+    enough, of = printed.split(" acts are enough")[0].rsplit("\n", 1)[-1].split(" of ")
+    assert int(enough) < int(of) / 2
+
+
+def test_the_command_says_what_it_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--nodes", "3", "--mode", "safety", "--trace", "--seeds", "1..1"]) == 0
+    printed = capsys.readouterr().out
+    assert "start 0" in printed and "seed 1: 3 nodes, safety" in printed
+    assert list(seeds_of(["3", "5..7"])) == [3, 5, 6, 7]
