@@ -19,7 +19,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from regraft.model.message import (
     encode_envelope,
 )
 from regraft.model.varint import BYTES, STRING, UINT64
-from regraft.wire import native
+from regraft.wire import native, peers
 from regraft.wire.native import FLAG_CONTROL, PREFACE, Kind, encode, frame, read_frame
 
 FRAME_BYTES_MAX = 4096
@@ -124,6 +124,29 @@ def gzip_stored(content: bytes) -> bytes:
     return header + block + struct.pack("<II", zlib.crc32(content), len(content))
 
 
+def between_nodes() -> list[tuple[str, str, bytes]]:
+    """What nodes say to each other, and commands."""
+    one, two = bytes(range(16)), bytes(range(16, 32))
+    near = peers.Candidate(two, "10.0.0.8:7447", 1)
+    peer = peers.Peer(1, 1, one, "left", 3, "10.0.0.7:7447", 65_536, 65_536, 1_048_576)
+    wanted = peers.Wanted(5, "plant/#", False, "celsius > 30")
+    return [
+        ("peer", "a node's first frame to another node", encode(peer)),
+        ("ask", "may I be below you?", encode(peers.Ask(one, 7, 2, address="10.0.0.7:7447"))),
+        ("answer", "no: full", encode(peers.Answer(one, 7, False, 3, 2, (near,)))),
+        ("accept", "yes: a link from now on", encode(peers.Accept(7, two, 1))),
+        ("leave", "the link is over, by hand", encode(peers.Leave(11, near))),
+        ("status", "its place in the tree", encode(peers.Status(two, 1, 3, (near,), ()))),
+        ("beacon", "a sign of life, and an echo", encode(peers.Beacon(one, 3, 99, 98, 1500))),
+        ("interests", "one more, two less", encode(peers.Interests((wanted,), (2, 3), True))),
+        ("leaving", "a node is about to go", encode(peers.Leaving((near,), (one, two)))),
+        ("drained", "nothing more comes", encode(peers.Drained())),
+        ("left", "it is gone", encode(peers.Left())),
+        ("command", "for the shell", encode(peers.Command(1, "leave", b"{}"))),
+        ("done", "its answer", encode(peers.Done(1, b"{}"))),
+    ]
+
+
 def good_frames() -> list[tuple[str, str, bytes]]:
     """Name, description and bytes of what must be accepted."""
     exc = LocalError("bad-selector", "expected a value at position 9, found the end")
@@ -162,6 +185,7 @@ def good_frames() -> list[tuple[str, str, bytes]]:
         ("confirmed-known", "published before", encode(native.Confirmed(11, 1, known=True))),
         ("settle", "5 to 9 and 12", encode(native.Settle(3, (5, 9, 12, 12), 77))),
         ("settled", "that is safe", encode(native.Settled(3, 77))),
+        *between_nodes(),
         ("message-minimal", "a topic and a body", encode(MINIMAL)),
         ("message-persistent", "with the publisher's sequence", encode(PERSISTENT)),
         ("message-topic-only", "no body", encode(Message("t"))),
@@ -315,7 +339,7 @@ def plain(value: Any) -> Any:
         return value.us
     if isinstance(value, tuple):
         return [plain(item) for item in value]
-    if isinstance(value, native.Feature):
+    if is_dataclass(value):
         return show(value)
     return value
 

@@ -24,6 +24,8 @@ COMMANDS = {
     "sub": "regraft.commands.sub:sub",
     "pub": "regraft.commands.pub:pub",
     "inspect": "regraft.commands.inspect:inspect",
+    "link": "regraft.commands.link:link",
+    "node": "regraft.commands.node:node",
     "journal": "regraft.commands.journal:journal",
     "selector": "regraft.commands.selector:selector",
     "bench": "regraft.commands.bench:bench",
@@ -88,6 +90,9 @@ def group() -> None:
 @click.option("--host", metavar="HOST", help="Address to listen on.")
 @click.option("--data", metavar="DIR", help="Folder for what the node keeps.")
 @click.option("--name", metavar="NAME", help="Name of the node, for people.")
+@click.option("--join", metavar="HOST:PORT,...", help="Other nodes by which to join their network.")
+@click.option("--parent", metavar="HOST:PORT", help="The node to be below, come what may.")
+@click.option("--advertise", metavar="HOST:PORT", help="Address by which others reach this node.")
 @click.option("--limit", "limits", metavar="NAME=VALUE", multiple=True,
               help="Change a limit, as in queue_bytes=64MiB. May be repeated.")  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="Form of the log on stderr.")
@@ -119,6 +124,7 @@ def serve(
         regraft serve
         regraft serve -c /etc/regraft/regraft.toml
         regraft serve -p 0 --data /tmp/one -v
+        regraft serve -p 7448 --data /tmp/two --join 127.0.0.1:7447
         REGRAFT_LIMITS__FRAME_BYTES=4MiB regraft serve -t
     """
     from regraft import config

@@ -72,6 +72,17 @@ class Config:
     heartbeat_ms: int = 10_000  # what this node proposes
     # How long to look for more before the process sleeps; 0: not at all.
     spin_us: int = field(default=100, metadata={"range": (0, 10_000)})
+    # Other nodes: whom to join, separated by commas; or the one to be below, come what may.
+    join: str = field(default="", metadata={"range": (0, 4096)})
+    parent: str = field(default="", metadata={"range": (0, TEXT_BYTES_MAX)})
+    # host:port by which others reach this node; empty: as it listens.
+    advertise: str = field(default="", metadata={"range": (0, TEXT_BYTES_MAX)})
+    max_degree: int = field(default=8, metadata={"range": (2, 1000)})  # neighbours in the tree
+    beacon_ms: int = field(default=500, metadata={"range": (10, 60_000)})
+    reconfiguration: Literal["deferred-timed", "strawman"] = "deferred-timed"
+    # How long what a lost link causes may wait for a new one.
+    deferral_ms: int = field(default=3000, metadata={"range": (0, 600_000)})
+    covering: Literal["on", "off"] = "on"  # of what neighbours are told
     limits: Limits = field(default_factory=Limits)
     streams: tuple[Stream, ...] = ()  # retained topics
     # Where each value came from, by name; what is missing here is a default.
@@ -84,6 +95,7 @@ class Config:
             wrong = _fault(setting, getattr(self, name))
             if wrong:
                 raise _refuse(wrong, [self.source.get(name, DEFAULT)])
+        self._check_addresses()
         least, most = self.limits.heartbeat_ms_min, self.limits.heartbeat_ms_max
         if not least <= self.heartbeat_ms <= most:
             names = ("heartbeat_ms", "limits.heartbeat_ms_min", "limits.heartbeat_ms_max")
@@ -92,6 +104,31 @@ class Config:
                 f"as the limits heartbeat_ms_min and heartbeat_ms_max say, not {self.heartbeat_ms}",
                 [self.source.get(name, DEFAULT) for name in names],
             )
+
+    def _check_addresses(self) -> None:
+        for name in ("join", "parent", "advertise"):
+            text: str = getattr(self, name)
+            for address in addresses(text) if name == "join" else filter(None, (text,)):
+                if not _is_address(address):
+                    raise _refuse(
+                        f"{name} must be host:port, as in 10.0.0.7:7447, not {_shown(address)}",
+                        [self.source.get(name, DEFAULT)],
+                    )
+        if self.join and self.parent:
+            places = [self.source.get(name, DEFAULT) for name in ("join", "parent")]
+            raise _refuse("join and parent exclude each other: a parent is the only one", places)
+
+
+def addresses(text: str) -> list[str]:
+    """The addresses of a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        return False
+    return bool(host.strip("[]")) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
 class Setting(NamedTuple):
@@ -407,13 +444,10 @@ def _fault(setting: Setting, value: object) -> str | None:
         if isinstance(value, Path) and _is_utf8(str(value)) and "\0" not in str(value):
             return None
         return f"{key} must be the path of a folder, not {_shown(value)}"
-    if (
-        isinstance(value, str)
-        and value.isprintable()
-        and 1 <= len(value.encode()) <= TEXT_BYTES_MAX
-    ):
+    low, high = span or (1, TEXT_BYTES_MAX)
+    if isinstance(value, str) and value.isprintable() and low <= len(value.encode()) <= high:
         return None
-    return f"{key} must be printable text of 1 to {TEXT_BYTES_MAX} bytes, not {_shown(value)}"
+    return f"{key} must be printable text of {low} to {high} bytes, not {_shown(value)}"
 
 
 def _is_utf8(text: str) -> bool:

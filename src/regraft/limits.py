@@ -22,6 +22,7 @@ NAME_BYTES_MAX = 255  # of an attribute
 CLIENT_ID_BYTES_MAX = 128
 FRAME_BYTES_CEILING = 64 * MIB  # no configuration goes above it
 CHUNK_BYTES = 256 * KIB  # what a node takes in before it is delivered, beside one frame
+SEGMENT_BYTES_MIN = 16 * KIB  # a snapshot's row of a publisher has 12 KiB at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class Limits:
     inflated_bytes: int = 16 * MIB  # a gzip body, once inflated
     subscriptions_per_session: int = 10_000
     subscriptions: int = 2_000_000
+    link_filters: int = 2_000_000  # what one neighbour may want
+    link_window_messages: int = 262_144  # and send ahead
+    link_window_bytes: int = 8 * MIB
     selector_bytes: int = 8 * KIB
     predicates_cost: int = 4_000_000  # of all subscriptions, for one message, in comparisons
     queue_messages: int = 65_536  # what waits for one subscriber
@@ -84,8 +88,9 @@ class Limits:
         ):
             if getattr(self, small) > getattr(self, large):
                 raise _refuse(f"limit {small} must not be above limit {large}")
-        if self.segment_bytes % 8 or not 4 * KIB <= self.segment_bytes <= 1024 * MIB:
-            raise _refuse("limit segment_bytes must be a multiple of 8, from 4 KiB to 1 GiB")
+        if self.segment_bytes % 8 or not SEGMENT_BYTES_MIN <= self.segment_bytes <= 1024 * MIB:
+            least = SEGMENT_BYTES_MIN // KIB
+            raise _refuse(f"limit segment_bytes must be a multiple of 8, from {least} KiB to 1 GiB")
         if 2 * self.frame_bytes > self.segment_bytes:
             raise _refuse("limit segment_bytes must be twice limit frame_bytes, or more")
         if 4 * self.segment_bytes > self.journal_bytes:

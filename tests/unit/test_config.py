@@ -258,7 +258,8 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
     assert [*settings, *(f"limits.{name}" for name in limits)] == list(SETTINGS)
     for name, setting in SETTINGS.items():
         row = limits[setting.key] if setting.table else settings[setting.key]
-        written = load({name: row[1].strip("`")}, {}, None)
+        default = "" if row[1] == "none" else row[1].strip("`")
+        written = load({name: default}, {}, None)
         value = getattr(written.limits if setting.table else written, setting.key)
         assert value == setting.default, f"the page has another default for {name}"
         assert len(row[-1]) > 10, f"the page does not say what {name} means"
@@ -273,3 +274,11 @@ def test_the_page_names_the_flags_and_variables_there_are() -> None:
     named = set(re.findall(r"REGRAFT_[A-Z_]+[A-Z]\b", text))
     assert named <= known
     assert named >= config.OTHER_VARIABLES
+
+
+@pytest.mark.parametrize("size", [4096, 8192, 16_376])
+def test_segments_that_a_snapshot_would_not_fit_into_are_refused(size: int) -> None:
+    small = {"frame_bytes": 2048, "control_frame_bytes": 2048, "selector_bytes": 1024}
+    with pytest.raises(LocalError, match="from 16 KiB to 1 GiB"):
+        Limits(segment_bytes=size, **small)
+    Limits(segment_bytes=16_384, **small)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from regraft import limits
+from regraft.client.client import INSPECTED
 from regraft.errors import CODES, LocalError
 from regraft.kernels.checksum import crc32c
 from regraft.kernels.windows import Window
@@ -30,10 +31,11 @@ from regraft.model.message import (
     encode_envelope,
 )
 from regraft.model.topics import check_pattern, check_topic, matches
-from regraft.node import control, node
+from regraft.node import control, network, node
 from regraft.node.connection import State
 from regraft.node.effect import Close, Write
 from regraft.node.event import Now, Opened, Received
+from regraft.overlay.messages import Reason
 from regraft.wire import native, protobuf
 
 ROOT = Path(__file__).parents[2]
@@ -92,16 +94,26 @@ def test_kinds() -> None:
     rows = table("Kinds of frames", "Kind")
     assert [(int(row["Kind"]), row["Name"]) for row in rows] == [(k, k.name) for k in native.Kind]
     arrows = dict(re.findall(r"^    (\w+) = \d+  # (.+)$", inspect.getsource(native.Kind), re.M))
-    senders = {"client -> node": "client", "node -> client": "node", "both": "both"}
+    senders = {
+        "client -> node": "client",
+        "node -> client": "node",
+        "both": "both",
+        "node -> node": "nodes",
+    }
     allowed: dict[str, set[str]] = {"MESSAGE": {"OPEN"}}  # which the lane takes
     for state, cls in control.HANDLERS:
         allowed.setdefault(native.KINDS[cls].name, set()).add(state.name)
+    for cls in network.HANDLERS:
+        allowed.setdefault(native.KINDS[cls].name, set()).add("OPEN")
+    for cls in network.MESSAGES:
+        allowed[native.KINDS[cls].name] = {"OPEN", "PEERED"}
     for row in rows:
         name = row["Name"]
         cls = native.CLASSES[native.Kind[name]]
         payload = "Envelope" if cls is Message else cls.__name__
         assert row["Payload"].split(",")[0] == f"`{payload}`"
-        assert row["Sent by"] == senders[arrows[name]]
+        arrow = arrows.get(name, "node -> node").partition(",")[0]
+        assert row["Sent by"] == senders[arrow]
         states = row["The node takes it in state"]
         assert states == (", ".join(sorted(allowed[name])) if name in allowed else "-")
     assert all(state.name in section("Kinds of frames") for state in State)
@@ -129,7 +141,10 @@ def test_fields_of_control_messages() -> None:
     headings = PAGE.partition("\n## Control messages")[2].partition("\n## ")[0]
     assert Counter(re.findall(r"^### (\w+)", headings, re.M)) == Counter([*names, "Bye"])
     for name in names:
-        assert page_fields(name) == schema_fields(name)
+        if schema_fields(name):
+            assert page_fields(name) == schema_fields(name)
+        else:
+            assert section(name).strip() == "No fields."
     assert not schema_has("Bye") and not protobuf.table(native.Bye)
 
 
@@ -213,6 +228,15 @@ def test_features_and_policies() -> None:
     ]
     rows = table("Queues and stalled subscribers", "No.")
     assert [(int(r["No."]), r["Policy"]) for r in rows] == [(p, p.name) for p in native.StallPolicy]
+
+
+def test_reasons_and_commands() -> None:
+    rows = table("Between nodes", "Reason")
+    assert [(int(row["Reason"]), row["Name"]) for row in rows] == [(r, r.name) for r in Reason]
+    commands = [code(row["Command"]) for row in table("Looking at a node", "Command")]
+    assert commands == list(network.COMMANDS)
+    for what in INSPECTED:
+        assert f"`{what}`" in section("Looking at a node") and f"`{what}`" in section("Inspect")
 
 
 def test_the_checksum() -> None:

@@ -109,6 +109,10 @@ class BlockingClient:
         """What the node holds: see `Client.inspect`."""
         return self._run(self._client.inspect(what, **more))
 
+    def command(self, what: str, **more: Any) -> dict[str, Any]:
+        """Have the node do something: see `Client.command`."""
+        return self._run(self._client.command(what, **more))
+
     def unsubscribe_all(self) -> None:
         """End all subscriptions."""
         self._run(self._client.unsubscribe_all())

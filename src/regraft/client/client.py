@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from types import TracebackType
@@ -22,13 +21,13 @@ from regraft.kernels.inbox import ReceivedMessage
 from regraft.kernels.outbox import Outbox
 from regraft.model.message import Value
 from regraft.model.topics import check_pattern, check_topic
-from regraft.wire import native
+from regraft.wire import native, peers
 
 FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting for the loop
 CHUNK_MESSAGES = 1024  # of many, at a time
 TOPICS_CACHED = 4096
 CLOSE_S = 5.0  # for the last confirmations, when it is closed
-INSPECTED = ("node", "connections", "subscriptions", "index", "journal")
+INSPECTED = ("node", "connections", "subscriptions", "index", "journal", "topology")
 
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
 
@@ -104,6 +103,8 @@ class Client(Upkeep):
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._forget_link(self._failure)
+        while self._lingering:
+            self._let_go()
         self._unconfirmed.fail(self._failure)
         self._room.set()
         self._ended.set()
@@ -310,18 +311,41 @@ class Client(Upkeep):
     async def inspect(
         self, what: str = "node", *, rows: int = 0, timeout: float | None = 10.0
     ) -> dict[str, Any]:
-        """What the node holds: "node", "connections", "subscriptions", "index", "journal"."""
+        """What the node holds.
+
+        One of "node", "connections", "subscriptions", "index", "journal", and "topology": its
+        place among other nodes.
+        """
         if what not in INSPECTED:
             raise LocalError("bad-message", f"{what!r}: inspect one of {', '.join(INSPECTED)}")
+        return await self._request(what, lambda _: native.Inspect(what, rows), timeout)
+
+    async def command(
+        self, what: str, *, timeout: float | None = 10.0, **arguments: Any
+    ) -> dict[str, Any]:
+        """Have the node do something, and return what it says about it; or raise why not.
+
+        "link-add" (address), "link-remove" (node) and "leave" change its place among other nodes:
+        see `regraft link` and `regraft node`.
+        """
+        data = json.dumps(arguments).encode()
+        return await self._request("", lambda token: peers.Command(token, what, data), timeout)
+
+    async def _request(
+        self, asks: str, question: Callable[[int], native.Control], timeout: float | None
+    ) -> dict[str, Any]:
+        """Send what is answered with JSON, in the order of asking, and wait for the answer."""
         await self._wait_for_link(timeout)
         assert self._loop is not None
+        self._last_request += 1
         future: asyncio.Future[bytes] = self._loop.create_future()
-        self._questions.setdefault(what, deque()).append(future)
-        self._write(native.encode(native.Inspect(what, rows)))
+        self._requests[self._last_request] = asks, future
+        self._write(native.encode(question(self._last_request)))
         try:
             async with asyncio.timeout(timeout):
                 answer: dict[str, Any] = json.loads(await future)
         except TimeoutError:
+            # Its answer may come yet, and must not be taken for that of the next one.
             raise WorldError("timed-out", f"the node did not answer in {timeout} s") from None
         return answer
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from regraft.errors import PeerError, RegraftError
 from regraft.kernels.inbox import Inbox, ReceivedMessage
 from regraft.kernels.outbox import Outbox
-from regraft.wire import native
+from regraft.wire import native, peers
 
 GRANT_MAX = 1 << 62  # more than anybody will send
 FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
@@ -94,6 +94,19 @@ class Told(NamedTuple):
     json: bytes
 
 
+class Performed(NamedTuple):
+    """The node has done what a command said."""
+
+    token: int
+    json: bytes
+
+
+class Denied(NamedTuple):
+    """The node does not answer the oldest request: a command, or a question of what it holds."""
+
+    error: RegraftError
+
+
 class Missed(NamedTuple):
     """The node dropped messages that were for us."""
 
@@ -124,6 +137,8 @@ LinkEvent: TypeAlias = (
     | Refused
     | Asked
     | Told
+    | Performed
+    | Denied
     | Missed
     | Leaving
     | Failed
@@ -138,6 +153,7 @@ class Link:
         self.inbox = Inbox(FRAME_BYTES_FIRST, native.read_transfer)
         self.outbox = Outbox(FRAME_BYTES_FIRST, seed)
         self.is_open = False
+        self.is_over = False  # nothing more may be published here
         self.confirmed = 0  # of what was sent, known to be dealt with
         self._taken_messages = 0  # by the application
         self._taken_bytes = 0
@@ -206,6 +222,8 @@ class Link:
                     return Asked(native.encode(native.Heartbeat(token, True)))
             case native.Inspected():
                 return Told(message.what, message.json)
+            case peers.Done():
+                return Performed(message.token, message.json)
             case native.Dropped():
                 return Missed(message.messages, message.reason)
             case native.Goaway():
@@ -242,6 +260,8 @@ class Link:
             return Failed(error)
         if message.subscription:
             return Settled(message.subscription, error)
+        if not message.ordinal:
+            return Denied(error)
         count = message.count or 1
-        sequences = self.outbox.sequences_of(message.ordinal, count) if message.ordinal else []
+        sequences = self.outbox.sequences_of(message.ordinal, count)
         return Refused(message.ordinal, count, error, sequences)

@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +22,14 @@ from regraft.client.link import (
     Asked,
     Batch,
     Confirmed,
+    Denied,
     Done,
     Failed,
     Leaving,
     Link,
     LinkEvent,
     Missed,
+    Performed,
     Refused,
     Safe,
     Settled,
@@ -43,6 +44,7 @@ from regraft.kernels.outbox import Outbox
 from regraft.wire import native
 
 HEARTBEATS_MISSED_MAX = 3
+LINGER_S = 2.0  # for a node that is being stopped to deal with what it was sent last
 
 # After these a new attempt would end in the same way.
 PERMANENT = {"unsupported-version", "unsupported-feature", "unknown-protocol", "taken-over"}
@@ -111,6 +113,7 @@ class Upkeep:
         self._outbox: Outbox | None = None  # of the link
         self._latest: Link | None = None  # open or being opened; older ones have no say any more
         self._transport: Any = None
+        self._lingering: list[Any] = []  # transports of connections that said good-bye
         self._writable = True
         self._flushing = False
         self._room: asyncio.Event = asyncio.Event()
@@ -124,7 +127,9 @@ class Upkeep:
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._confirmations: dict[int, asyncio.Future[None]] = {}
         self._barriers: dict[int, asyncio.Future[None]] = {}
-        self._questions: dict[str, deque[asyncio.Future[bytes]]] = {}
+        # Commands by token, questions by what they ask: answered in the order of asking.
+        self._requests: dict[int, tuple[str, asyncio.Future[bytes]]] = {}
+        self._last_request = 0
         self._barrier_due = False
         self._unconfirmed = Unconfirmed()
         self._subscribed: dict[int, native.Subscribed] = {}
@@ -234,7 +239,8 @@ class Upkeep:
     def _has_room(self, link: Link) -> bool:
         """Whether a message may be put into the outbox now."""
         return (
-            link.outbox.has_room
+            not link.is_over
+            and link.outbox.has_room
             and self._writable
             and self._unconfirmed.size < self.options.unconfirmed_bytes
         )
@@ -410,23 +416,32 @@ class Upkeep:
         if link is not None and link.outbox.used:
             self._gathered(link)  # what was not even written has to be sent again, too
         transport, self._transport = self._transport, None
-        if transport is not None:
+        if transport is not None and link is not None and link.is_over and self._loop is not None:
+            # The node hangs up when it has dealt with all; who does so first may lose the last.
+            self._lingering.append(transport)
+            self._loop.call_later(LINGER_S, self._let_go)
+        elif transport is not None:
             transport.close()  # after what was written, if it still can be
         unconfirmed = link.outbox.sent_messages - link.confirmed if link is not None else 0
         waiting: list[asyncio.Future[Any]] = [
             *self._answers.values(),
             *self._confirmations.values(),
             *self._barriers.values(),
-            *(future for futures in self._questions.values() for future in futures),
+            *(future for _, future in self._requests.values()),
         ]
         self._confirmations.clear()
         self._barriers.clear()
-        self._questions.clear()
+        self._requests.clear()
         for future in waiting:
             if not future.done():
                 future.set_exception(WorldError("connection-lost", f"in flight: {error.text}"))
                 future.exception()  # whoever waits gets it; nobody need
         return unconfirmed
+
+    def _let_go(self) -> None:
+        """The oldest connection that said good-bye has had its time."""
+        if self._lingering:
+            self._lingering.pop(0).close()
 
     def _fail(self, error: RegraftError) -> None:
         """It will not work again: tell everybody who waits."""
@@ -502,15 +517,20 @@ class Upkeep:
             case Asked(answer):
                 self._write(answer)
             case Told(what, answer):
-                asked = self._questions.get(what)
-                if asked:
-                    _resolve(asked.popleft(), answer)
+                asked = [key for key, (asks, _) in self._requests.items() if asks == what]
+                self._answered(asked[:1], answer)
+            case Performed(token, answer):
+                self._answered([token], answer)
+            case Denied(error):
+                self._denied(error)
             case Missed(messages, reason):
                 log.warning("the node dropped %d messages for us: %s", messages, reason)
                 _tell(self._on_missed, messages, reason)
             case Leaving(reason, _):
                 self._broken(WorldError("shutting-down", f"the node says: {reason}"))
                 self._write(native.encode(native.Bye()))
+                link.is_over = True  # what is published behind BYE would be lost
+                self._outbox = None
             case Failed(error):
                 self._broken(error)
 
@@ -535,6 +555,19 @@ class Upkeep:
         elif subscription is not None:
             # Refused when it was repeated; or it cannot go on.
             self._subscriptions.pop(id).end(error)
+
+    def _answered(self, requests: list[int], answer: bytes | RegraftError) -> None:
+        for key in requests:
+            _, future = self._requests.pop(key, ("", None))
+            if future is not None:
+                _resolve(future, answer)
+
+    def _denied(self, error: RegraftError) -> None:
+        """It says not to what; requests are answered in their order, so the oldest gets it."""
+        oldest = list(self._requests)[:1]
+        if not oldest:
+            log.warning("the node says: %s", error)
+        self._answered(oldest, error)
 
     def _refused(self, event: Refused) -> None:
         told = False

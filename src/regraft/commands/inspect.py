@@ -8,21 +8,28 @@ import sys
 import click
 
 from regraft.client import connect
+from regraft.commands import topology
 from regraft.commands.common import run, spelled, table, url_option
 
 
 @click.command()
 @click.argument(
     "what",
-    type=click.Choice(["node", "connections", "subscriptions", "index", "journal"]),
+    type=click.Choice(["node", "connections", "subscriptions", "index", "journal", "topology"]),
     default="node",
 )
-@click.option("-n", "--rows", type=click.IntRange(1), default=1000, help="At most so many rows.")
+@click.option(
+    "-n",
+    "--rows",
+    type=click.IntRange(1),
+    default=1000,
+    help="At most so many rows, or nodes of a topology.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 @url_option
 def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
-    """Show what a running node holds: its counters, connections, subscriptions, match index
-    or journal.
+    """Show what a running node holds: its counters, connections, subscriptions, match index,
+    journal, or the tree of nodes that it is part of.
 
     \b
     What has it done so far?
@@ -35,8 +42,12 @@ def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
         regraft inspect index --rows 20
     What is kept for whom, and who does not read?
         regraft inspect journal
+    Which nodes are there, and who is below whom?
+        regraft inspect topology
     """
-    sys.exit(run(_inspect(what, rows, as_json, url)))
+    sys.exit(
+        run(_tree(rows, as_json, url) if what == "topology" else _inspect(what, rows, as_json, url))
+    )
 
 
 async def _inspect(what: str, rows: int, as_json: bool, url: str | None) -> int:
@@ -58,4 +69,17 @@ async def _inspect(what: str, rows: int, as_json: bool, url: str | None) -> int:
         click.echo(line)
     if shown < total:
         click.echo(f"{shown} of {total} shown", err=True)
+    return 0
+
+
+async def _tree(nodes_max: int, as_json: bool, url: str | None) -> int:
+    tree = await topology.look_around(url, nodes_max)
+    if as_json:
+        click.echo(json.dumps(topology.as_data(tree), ensure_ascii=False))
+        return 0
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    plain = not encoding.startswith("utf")
+    for line in topology.draw(tree, topology.PLAIN_PICTURE if plain else topology.PICTURE):
+        click.echo(line)
+    click.echo(topology.summary(tree), err=True)
     return 0

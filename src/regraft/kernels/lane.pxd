@@ -32,6 +32,8 @@ cdef class Source:
     cdef public list refusals
     cdef public int64_t publisher
     cdef public Window window
+    cdef public Outlet outlet
+    cdef public bytes tag
 
 @cython.final
 cdef class Lane:
@@ -42,6 +44,7 @@ cdef class Lane:
     cdef public object introduce
     cdef public Keeper keeper
     cdef public long long generation
+    cdef public Outlet only
     cdef list dirty
     cdef Scan scan
     cdef uint64_t head
@@ -61,6 +64,7 @@ cdef class Lane:
     cdef readonly long long size
     cdef readonly long long deliveries
     cdef readonly long long delivered
+    cdef readonly long long forwarded
     cdef readonly long long expired
     cdef readonly long long refused
     cdef readonly long long untaken
@@ -70,7 +74,7 @@ cdef class Lane:
     @cython.locals(kind=cython.int, flags=cython.int, length=Py_ssize_t)
     cdef bint check_head(self, bytes_p p, Py_ssize_t pos, uint64_t head) noexcept
     cdef void wrong(self, int fault, Py_ssize_t detail) noexcept
-    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice)
+    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice, link=Outlet)
     cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
     @cython.locals(keeper=Keeper, kept=Route, scan=Scan, verdict=cython.int, refusal=cython.int)
     cdef Route persistent(self, Source source, Route route, object view, bytes_p p, int64_t now_us)

@@ -51,6 +51,7 @@ FAULT = 2  # the bytes are wrong: fault, and fault_detail (a size, or a fault of
 BAD_CHECK, BAD_CHECKSUM, TOO_SHORT, TOO_LARGE, BAD_ENVELOPE, BAD_FLAGS = 1, 2, 3, 4, 5, 6
 
 # As in regraft.errors:
+LIMIT_EXCEEDED = 25
 NOT_SUPPORTED = 27  # what the control lane would have to do
 SEQUENCE_TOO_OLD = 28
 MAILBOX_FULL = 32
@@ -71,6 +72,8 @@ class Source:
         self.refusals: list[tuple[int, int, int]] = []  # ordinal, count, code
         self.publisher = 0  # its number in the journal, once it published something persistent
         self.window: Window | None = None
+        self.outlet: Outlet | None = None  # of a link: what comes from it does not go back
+        self.tag = b""  # and by this it is known where a link waits that is frozen
 
 
 class Lane:
@@ -91,6 +94,7 @@ class Lane:
         self.introduce = introduce  # asked to give a source its publisher and window
         self.keeper: Keeper | None = None  # without one nothing persistent is taken
         self.generation = 0  # grows when routes change
+        self.only: Outlet | None = None  # nobody else gets anything
         self.dirty: list[Outlet] = []
         self.scan = Scan()
         smallest = bytearray(HEADER)
@@ -112,6 +116,7 @@ class Lane:
         self.size = 0
         self.deliveries = 0
         self.delivered = 0  # bytes
+        self.forwarded = 0  # to other nodes
         self.expired = 0
         self.refused = 0
         self.untaken = 0
@@ -207,8 +212,9 @@ class Lane:
             return
         if route.choice is not None:
             choice: Choice = route.choice
-            route = choice.decide(scan, p, pos + HEADER, end)
-        if scan.special:
+            link = source.outlet
+            route = choice.decide(scan, p, pos + HEADER, end, 0 if link is None else link.bit)
+        if scan.special and self.only is None and (source.outlet is None or self.keeper):
             route = self.persistent(source, route, view, p, now_us)
             if route is None:
                 return
@@ -238,9 +244,11 @@ class Lane:
         if refusal == 0 and keeper.full_count and keeper.is_full(kept):
             refusal = MAILBOX_FULL
         scan = self.scan
-        if scan.seen >> 11 & 1:
+        if scan.seen >> 11 & 1 and source.outlet is None:
             if source.window is None and self.introduce is not None:
                 self.introduce(source)
+                if source.window is None and refusal == 0:  # a repetition would not be noticed
+                    refusal = LIMIT_EXCEEDED
             if source.window is not None:
                 verdict = source.window.accept(scan.field_raw[11])
                 if verdict == 2:
@@ -315,16 +323,23 @@ class Lane:
         takers = len(route.outlets)
         self.messages += self.run_count
         self.size += size
-        self.deliveries += takers * self.run_count
-        self.delivered += takers * size
         if takers == 0:
             self.untaken += self.run_count
         for k in range(takers):
             outlet = route.outlets[k]
+            if outlet.link:
+                if outlet is source.outlet or (self.only is not None and outlet is not self.only):
+                    continue
+                self.forwarded += self.run_count
+            elif self.only is not None:
+                continue
+            else:
+                self.deliveries += self.run_count
+                self.delivered += size
             if not outlet.dirty:
                 outlet.dirty = True
                 self.dirty.append(outlet)
-            ids = route.subscriptions[k]
+            ids = source.tag if outlet.link else route.subscriptions[k]
             outlet.append(
                 view, p, self.run_start, self.run_end, ids, self.run_count, self.run_expiration
             )

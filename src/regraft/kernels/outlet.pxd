@@ -22,6 +22,8 @@ cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t e
 cdef class Outlet:
     cdef readonly object key
     cdef readonly int slot
+    cdef public bint link
+    cdef public int64_t bit
     cdef public bint slow
     cdef bint dirty
     cdef readonly Py_ssize_t messages

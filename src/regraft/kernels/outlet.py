@@ -40,6 +40,8 @@ class Outlet:
     def __init__(self, key: int, slot: int = -1) -> None:
         self.key = key
         self.slot = slot  # of the stream in the journal that it stands for, if it is none of those
+        self.link = False  # to another node: messages go there bare, without a transfer header
+        self.bit = 0  # of a link: its bit in the match index
         self.slow = False  # set by the node: copy runs to `waiting` instead of gathering them
         self.dirty = False
         self.messages = 0
@@ -91,10 +93,11 @@ class Outlet:
         if self.slow:
             self.waiting.append((ids, count, cut(p, start, end), expiration))
             return
-        if self.run_at < 0 or self.run_ids is not ids:
-            self.close_run()
-            self.open_run(ids)
-        self.run_count += count
+        if not self.link:
+            if self.run_at < 0 or self.run_ids is not ids:
+                self.close_run()
+                self.open_run(ids)
+            self.run_count += count
         if size < SLICE_BYTES:
             self.reserve(size)
             copy(writable(self.scratch), self.used, p, start, end)

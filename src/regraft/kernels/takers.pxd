@@ -6,7 +6,7 @@ from regraft.kernels.arrays cimport Ints, Longs
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.facts cimport ints_p
 from regraft.kernels.frame cimport bytes_p
-from regraft.kernels.matching cimport Index
+from regraft.kernels.matching cimport HERE, Index
 from regraft.kernels.outlet cimport Outlet, Route
 
 cdef inline bint same(Ints a, Ints b) noexcept:
@@ -30,8 +30,16 @@ cdef class Takers:
     cdef Ints place
     cdef int64_t round
     cdef readonly dict encoded
+    cdef dict routes
+    cdef int64_t routes_generation
 
     cpdef int32_t admit(self, Outlet outlet) except -1
+    @cython.locals(other=Outlet, used=int64_t, one=int64_t)
+    cpdef bint link(self, Outlet outlet) except -1
+    @cython.locals(bits=int64_t, number=int32_t, outlet=Outlet)
+    cpdef int64_t links_of(self, int32_t filter) except? -1
+    @cython.locals(bits=int64_t, number=int32_t, outlet=Outlet)
+    cdef int64_t bits_of(self, int32_t filter) except? -1
     cpdef void dismiss(self, int32_t number) except *
     @cython.locals(number=int32_t, after=int32_t, records=ints_p)
     cpdef int32_t add(self, int32_t filter, int32_t outlet, int64_t id) except -1
@@ -40,6 +48,8 @@ cdef class Takers:
     cpdef int32_t filter_of(self, int32_t number) noexcept
     @cython.locals(k=Py_ssize_t, outlet=Outlet, route=Route)
     cdef Route route(self, Ints fixed, Ints hits)
+    @cython.locals(route=Route)
+    cdef Route once(self, list passing, list kept, list slots)
     @cython.locals(route=Route, slot=cython.int)
     cdef Route kept(self, list takers, list slots)
     @cython.locals(records=ints_p, k=Py_ssize_t, number=int32_t, outlet=int32_t)
@@ -55,11 +65,14 @@ cdef class Choice:
     cdef Ints patterns
     cdef readonly Py_ssize_t variants_max
     cdef readonly dict variants
+    cdef int64_t reached
     cdef int64_t generation
     cdef Ints last
     cdef Route last_route
 
     cpdef Route route(self)
-    cdef Route decide(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end)
+    cdef Route decide(self, Scan scan, bytes_p p, Py_ssize_t start, Py_ssize_t end, int64_t reached)
+    @cython.locals(k=Py_ssize_t)
+    cdef bint refresh(self) except -1
     @cython.locals(key=bytes, route=Route, k=Py_ssize_t)
     cdef Route look_up(self, Ints hits)

@@ -19,7 +19,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from regraft.kernels.arrays import Ints, Longs
     from regraft.kernels.envelope import Scan
-    from regraft.kernels.matching import Index
+    from regraft.kernels.matching import HERE, Index
     from regraft.kernels.outlet import Outlet, Route
 
     def same(a: Ints, b: Ints) -> bool:
@@ -31,6 +31,8 @@ if not cython.compiled:
         return b"".join(value.to_bytes(4, "little") for value in a.a[: a.n])
 
 
+LINK_BITS = 62  # links that have a bit of their own
+NO_IDS = b""  # of a link: what the other node does with it is its own business
 ENCODED_MAX = 65536  # lists of subscriptions that are kept encoded
 PASSING = 1 << 32  # in an id: takes messages that are not persistent only
 
@@ -52,6 +54,8 @@ class Takers:
         self.place = Ints()  # and its place in that
         self.round = 0
         self.encoded: dict[Any, bytes] = {}
+        self.routes: dict[Any, Route] = {}  # by their takers, so that equal ones are one
+        self.routes_generation = -1
 
     def admit(self, outlet: Outlet) -> int:
         """A number for an outlet."""
@@ -64,6 +68,46 @@ class Takers:
             self.stamp.push(0)
             self.place.push(0)
         return number
+
+    def link(self, outlet: Outlet) -> bool:
+        """An outlet leads to another node; the first 62 of those have a bit of their own.
+
+        The others share one that is never set: they are found like anybody here.
+        """
+        outlet.link = True
+        used = 0
+        for other in self.outlets:
+            if other is not None and other.link:
+                used |= other.bit
+        one = 1
+        for _ in range(LINK_BITS):
+            if not used & one:
+                outlet.bit = one
+                break
+            one <<= 1
+        return True
+
+    def links_of(self, filter: int) -> int:
+        """Who wants a filter, as the index wants to know it."""
+        bits = 0
+        number = self.first.a[filter] - 1
+        while number >= 0:
+            outlet: Outlet = self.outlets[self.records.a[number * 4 + 1]]
+            if outlet.bit == 0:
+                return HERE
+            bits |= outlet.bit
+            number = self.records.a[number * 4 + 2]
+        return bits
+
+    def bits_of(self, filter: int) -> int:
+        """The bits of the links that want a filter, whoever else does."""
+        bits = 0
+        number = self.first.a[filter] - 1
+        while number >= 0:
+            outlet: Outlet = self.outlets[self.records.a[number * 4 + 1]]
+            bits |= outlet.bit
+            number = self.records.a[number * 4 + 2]
+        return bits
 
     def dismiss(self, number: int) -> None:
         """An outlet that has no subscriptions any more is gone."""
@@ -130,6 +174,10 @@ class Takers:
             if outlet.slot >= 0:
                 slots.append(outlet.slot)
                 continue
+            if outlet.link:
+                passing.append((outlet, NO_IDS))
+                kept.append((outlet, NO_IDS))
+                continue
             live = [id for id in ids[k] if id < PASSING]
             encoded = self.encode([id & 0xFFFFFFFF for id in ids[k]])
             passing.append((outlet, encoded))
@@ -137,8 +185,23 @@ class Takers:
                 kept.append((outlet, encoded))
             elif live:
                 kept.append((outlet, self.encode(live)))
-        route = Route(passing)
-        route.kept = self.kept(kept, slots)
+        return self.once(passing, kept, slots)
+
+    def once(
+        self,
+        passing: list[tuple[Outlet, bytes]],
+        kept: list[tuple[Outlet, bytes]],
+        slots: list[int],
+    ) -> Route:
+        """The route to these takers, one object for the same ones: the lane compares by it."""
+        if self.routes_generation != self.generation or len(self.routes) >= ENCODED_MAX:
+            self.routes_generation = self.generation
+            self.routes.clear()
+        key = (tuple(passing), tuple(kept), tuple(slots))
+        route = self.routes.get(key)
+        if route is None:
+            route = self.routes[key] = Route(passing)
+            route.kept = self.kept(kept, slots)
         return route
 
     def kept(self, takers: list[tuple[Outlet, bytes]], slots: list[int]) -> Route:
@@ -195,6 +258,7 @@ class Choice:
             self.patterns.push(pattern)
         self.variants_max = variants_max
         self.variants: dict[bytes, Route] = {}
+        self.reached = 0  # bits of the links that need no look
         self.generation = -1
         self.last = Ints()
         self.last_route: Route | None = None
@@ -203,22 +267,27 @@ class Choice:
         """The route if no message need be looked at."""
         return self.takers.route(self.fixed, self.last)
 
-    def decide(self, scan: Scan, p: Any, start: int, end: int) -> Route:
-        """The route of a message."""
-        self.index.find(scan, p, start, end, self.patterns, 0)
-        if (
-            self.generation == self.takers.generation
-            and self.last_route is not None
-            and same(self.index.hits, self.last)
-        ):
+    def decide(self, scan: Scan, p: Any, start: int, end: int, reached: int) -> Route:
+        """The route of a message; links in `reached` need not be found."""
+        if self.generation != self.takers.generation:
+            self.refresh()
+        self.index.find(scan, p, start, end, self.patterns, reached | self.reached)
+        if self.last_route is not None and same(self.index.hits, self.last):
             return self.last_route
         return self.look_up(self.index.hits)
 
+    def refresh(self) -> bool:
+        """Somebody came or went: nothing that was made is good any more."""
+        self.generation = self.takers.generation
+        self.variants.clear()
+        self.last_route = None
+        self.reached = 0
+        for k in range(self.fixed.n):
+            self.reached |= self.takers.bits_of(self.fixed.a[k])
+        return True
+
     def look_up(self, hits: Ints) -> Route:
         """The route for what was found, made once."""
-        if self.generation != self.takers.generation:
-            self.generation = self.takers.generation
-            self.variants.clear()
         key = as_bytes(hits)
         route = self.variants.get(key)
         if route is None:

@@ -16,13 +16,14 @@ class State(Enum):
 
     PREFACE = auto()  # which protocol?
     HELLO = auto()  # who is it?
+    PEERED = auto()  # another node, and not a neighbour in the tree
     OPEN = auto()
     LEAVING = auto()  # it said good-bye, and gets the answers to what it sent before
     CLOSING = auto()  # nothing it sends counts any more
 
 
 # By these names, because looking a member up in its Enum costs more than comparing it.
-PREFACE, HELLO, OPEN, LEAVING, CLOSING = State
+PREFACE, HELLO, PEERED, OPEN, LEAVING, CLOSING = State
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Connection:
     held: bool = False  # the driver was told not to read
     ending: str = "disconnected"  # why what waits for it is dropped when it is gone
     blocked_on: set[int] | None = None  # full subscribers that its messages went to
+    node: bytes = b""  # the id of the node at the other end, if it is one
     unsafe: int = 0  # the position in the journal behind its last persistent message
 
     @property

@@ -14,12 +14,13 @@ from regraft.model.topics import check_pattern
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, Connection, State
 from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
+from regraft.node.network import Network
 from regraft.node.outflow import Outflow
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Storage
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
-from regraft.wire import native
+from regraft.wire import native, peers
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -58,6 +59,7 @@ class Control:
         self._report = report
         self.clients: dict[str, Connection] = {}
         self.storage: Storage | None = None
+        self.network: Network | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -69,6 +71,9 @@ class Control:
         if flags:
             raise PeerError("malformed-frame", f"flags {flags:#04x} on a frame that has none")
         message = native.decode(kind, payload)
+        if c.node and self.network is not None:
+            self.network.handle(c, message, now)
+            return
         handler = HANDLERS.get((c.state, type(message)))
         if handler is None:
             raise PeerError(
@@ -285,6 +290,30 @@ class Control:
             report = native.Error.of(error, subscription=message.subscription)
             self._outflow.send_in_place(c, report, now)
 
+    # ------------------------------------------------------------------ other nodes
+
+    def peer(self, c: Connection, message: peers.Peer, now: Now) -> None:
+        """It is another node."""
+        if self.network is None:
+            raise PeerError("protocol-violation", "this node takes part in no network")
+        self.network.introduced(c, message, now)
+
+    def command(self, c: Connection, message: peers.Command, now: Now) -> None:
+        """Somebody wants something done by this node."""
+        assert c.session is not None
+        try:
+            if not self._authorize(c.session.principal, "administer", message.what):
+                raise LocalError(
+                    "not-authorized", f"{c.session.principal} may not administer this node"
+                )
+            if self.network is None:
+                raise LocalError("not-supported", "this node takes part in no network")
+            answer = self.network.command(message.what, message.json, now)
+        except RegraftError as error:
+            self._outflow.send_in_place(c, native.Error.of(error), now)
+            return
+        self._outflow.send_in_place(c, peers.Done(message.token, json.dumps(answer).encode()), now)
+
     # ------------------------------------------------------------------------ life
 
     def inspect(self, c: Connection, message: native.Inspect, now: Now) -> None:
@@ -348,4 +377,6 @@ HANDLERS: dict[tuple[State, type[Any]], Handler] = {
     (OPEN, native.Inspect): Control.inspect,
     (OPEN, native.Bye): Control.bye,
     (HELLO, native.Bye): Control.bye,
+    (HELLO, peers.Peer): Control.peer,
+    (OPEN, peers.Command): Control.command,
 }

@@ -40,6 +40,20 @@ class WakeAt(NamedTuple):
     ns: int
 
 
+class Connect(NamedTuple):
+    """Open a connection to another node, "host:port": `Connected` or `ConnectFailed` follows."""
+
+    ticket: int
+    address: str
+
+
+class SendDatagram(NamedTuple):
+    """Send a datagram, which may be lost."""
+
+    address: str
+    data: bytes
+
+
 class Note(NamedTuple):
     """Something for people to read."""
 
@@ -56,4 +70,6 @@ class Stopped(NamedTuple):
 
 
 # What the journal wants done with its files is an effect, too.
-Effect: TypeAlias = Write | Close | Hold | WakeAt | Note | Refuse | Stopped | Request
+Effect: TypeAlias = (
+    Write | Close | Hold | WakeAt | Connect | SendDatagram | Note | Refuse | Stopped | Request
+)

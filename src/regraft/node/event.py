@@ -19,6 +19,28 @@ class Opened(NamedTuple):
     peer: str  # for people
 
 
+class Connected(NamedTuple):
+    """A connection that the node wanted is there; it goes on as one that was opened."""
+
+    connection: int
+    ticket: int
+    peer: str  # for people
+
+
+class ConnectFailed(NamedTuple):
+    """A connection that the node wanted cannot be had."""
+
+    ticket: int
+    reason: str
+
+
+class Datagram(NamedTuple):
+    """A datagram came from an address."""
+
+    address: str
+    data: bytes
+
+
 class Received(NamedTuple):
     """Bytes arrived. They may change once the step is over."""
 
@@ -91,4 +113,7 @@ Event: TypeAlias = (
     | DiskFailed
     | SegmentReady
     | JournalRead
+    | Connected
+    | ConnectFailed
+    | Datagram
 )

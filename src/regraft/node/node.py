@@ -14,12 +14,15 @@ from regraft.kernels.lane import Source
 from regraft.kernels.outlet import Outlet
 from regraft.limits import CHUNK_BYTES, Limits
 from regraft.model.identity import Identity
-from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, PREFACE, Connection
+from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, PEERED, PREFACE, Connection
 from regraft.node.control import Control
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
 from regraft.node.event import (
     Closed,
+    Connected,
+    ConnectFailed,
+    Datagram,
     DiskFailed,
     Event,
     JournalRead,
@@ -32,6 +35,7 @@ from regraft.node.event import (
     Tick,
     Unsent,
 )
+from regraft.node.network import Joining, Network
 from regraft.node.outflow import DISK, Outflow
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Retained, Storage
@@ -81,9 +85,12 @@ class Node:
         self._effects: list[Effect] = []
         self._deadlines = Deadlines()
         self._stopping = False
+        self._departing = False
         self._opened = 0
         self._failures: dict[str, int] = {}
         self._storage: Storage | None = None
+        self._network: Network | None = None
+        self._random = random
         self._router = Router(limits, authorize)
         self._outflow = Outflow(self._connections, self._effects, self._deadlines, limits)
         self._control = Control(
@@ -115,6 +122,24 @@ class Node:
         self._storage.retain(streams, now)
         self._storage.tick(now)
 
+    def join(self, joining: Joining, now: Now) -> None:
+        """Take part in a network of nodes from now on."""
+        self._network = self._control.network = Network(
+            self.identity,
+            joining,
+            self._limits,
+            self._random,
+            self._router,
+            self._outflow,
+            self._connections,
+            self._effects,
+            self._deadlines,
+            self._gone,
+            lambda reason, now: self._on_stop(Stop(reason), now),
+            self._fail,
+        )
+        self._network.start(now)
+
     def step(self, events: Sequence[Event], now: Now) -> list[Effect]:
         """Take in what happened, in order; what should be done comes back, in order."""
         storage = self._storage
@@ -127,6 +152,8 @@ class Node:
                 HANDLERS[type(event)](self, event, now)
         if storage is not None:
             storage.end(now)
+        if self._network is not None:
+            self._network.end(now)
         if self._deadlines.earlier:
             self._deadlines.earlier = False
             next_ns = self._deadlines.next_ns
@@ -139,9 +166,24 @@ class Node:
     # ----------------------------------------------------------------- connections
 
     def _on_opened(self, event: Opened, now: Now) -> None:
-        key = event.connection
+        self._open(event.connection, event.peer, now)
+
+    def _on_connected(self, event: Connected, now: Now) -> None:
+        c = self._open(event.connection, event.peer, now)
+        if c.state is not CLOSING and self._network is not None:
+            self._network.dialled(c, event.ticket, now)
+
+    def _on_connect_failed(self, event: ConnectFailed, now: Now) -> None:
+        if self._network is not None:
+            self._network.failed(event.ticket, event.reason, now)
+
+    def _on_datagram(self, event: Datagram, now: Now) -> None:
+        if self._network is not None:
+            self._network.datagram(event.address, event.data, now)
+
+    def _open(self, key: int, peer: str, now: Now) -> Connection:
         window = Window(self._limits.window_messages, self._limits.window_bytes_first)
-        c = Connection(key, event.peer, Source(key), Outlet(key), window, now.ns, now.ns, now.ns)
+        c = Connection(key, peer, Source(key), Outlet(key), window, now.ns, now.ns, now.ns)
         self._connections[key] = c
         self._opened += 1
         if len(self._connections) > self._limits.connections:
@@ -151,17 +193,26 @@ class Node:
             self._fail(c, WorldError("shutting-down", "this node is being stopped"), now)
         else:
             self._deadlines.add(now.ns + self._limits.handshake_ms * 1_000_000, "handshake", key)
+        return c
 
     def _on_closed(self, event: Closed, now: Now) -> None:
-        c = self._connections.pop(event.connection, None)
+        c = self._connections.get(event.connection)
         if c is None:
             return
+        self._effects.append(Note("debug", f"{c.who} is gone: {event.reason}"))
+        if self._network is None or not self._network.closed(c, now):
+            self._gone(c, now)
+
+    def _gone(self, c: Connection, now: Now) -> None:
+        """Nothing of a connection is left."""
+        self._connections.pop(c.key, None)
         self._control.leave(c, now)
         self._outflow.forget(c, now)
         c.state = CLOSING
-        self._effects.append(Note("debug", f"{c.who} is gone: {event.reason}"))
-        if self._stopping and not self._connections:
-            self._effects.append(Stopped())
+        if self._stopping:
+            self._see_departure(now)
+            if not self._connections:
+                self._effects.append(Stopped())
 
     def _on_unsent(self, event: Unsent, now: Now) -> None:
         c = self._connections.get(event.connection)
@@ -203,6 +254,8 @@ class Node:
         if c is None or c.state is CLOSING or c.state is LEAVING:
             return
         c.heard_ns = now.ns
+        if c.node and self._network is not None:
+            self._network.overlay.heard(c.key, now.ns)
         published = c.source.messages
         failure: RegraftError | None = None
         try:
@@ -273,7 +326,7 @@ class Node:
         lane = self._router.lane
         pos = kind = 0
         while c.state is not CLOSING and c.state is not LEAVING:
-            if c.state is HELLO:
+            if c.state is HELLO or c.state is PEERED:
                 frame = native.read_frame(view, pos, self._limits.control_frame_bytes)
                 if frame is None:
                     break
@@ -312,6 +365,9 @@ class Node:
             if storage.pressed:
                 self._outflow.block(c, DISK)
         if c.source.refusals:
+            if c.node:  # nobody there could do anything about it; they are counted
+                c.source.refusals.clear()
+                return
             refusals, c.source.refusals = c.source.refusals, []
             self._outflow.send_all(c, [_refusal(*refused) for refused in refusals], now)
 
@@ -324,10 +380,18 @@ class Node:
                 self._drained(now)
             elif what == "journal" and self._storage is not None:
                 self._storage.tick(now)
+            elif what == "network" and self._network is not None:
+                self._network.tick(now)
+            elif what == "depart":
+                self._see_departure(now, late=True)
+            elif what == "leave" and self._network is not None:
+                self._network.departure.time_is_up(now)
+            elif what == "ghost" and self._network is not None:
+                self._network.departure.tick(key, now)
             c = self._connections.get(key)
             if c is None or c.state is CLOSING:
                 continue
-            if what == "handshake" and c.state is not OPEN:
+            if what == "handshake" and c.state in (PREFACE, HELLO):
                 self._fail(c, WorldError("too-slow-to-open", "no HELLO came in time"), now)
             elif what == "heartbeat":
                 self._heartbeat(c, now)
@@ -366,11 +430,23 @@ class Node:
             return
         drain_ms = self._limits.drain_ms
         self._deadlines.add(now.ns + drain_ms * 1_000_000, "drain", 0)
+        # What clients sent before they read this must still find its way: the tree is left last.
+        self._deadlines.add(now.ns + drain_ms * 500_000, "depart", 0)
         for c in self._connections.values():
             if c.state is OPEN:
-                self._outflow.send(c, native.Goaway(event.reason, drain_ms), now)
+                if not c.node:
+                    self._outflow.send(c, native.Goaway(event.reason, drain_ms), now)
             elif c.state is not CLOSING and c.state is not LEAVING:
                 self._outflow.close(c, "shutting down", now)
+        self._see_departure(now)
+
+    def _see_departure(self, now: Now, late: bool = False) -> None:
+        """Leave the tree once the clients are gone, or have had their time."""
+        if self._network is None or self._departing:
+            return
+        if late or all(c.node for c in self._connections.values()):
+            self._departing = True
+            self._network.leave(now)
 
     def _drained(self, now: Now) -> None:
         """The time to leave is over."""
@@ -394,6 +470,8 @@ class Node:
             rows = list(islice(self._router.rows(), rows_max))
         elif what == "index":
             return self._router.describe_index(rows_max)
+        elif what == "topology":
+            return self.topology()
         elif what == "journal" and self._storage is not None:
             found = self._storage.rows()
             shown = found[:rows_max]
@@ -409,6 +487,18 @@ class Node:
             }
         return {"rows": rows, "total": total, "shown": len(rows)}
 
+    def topology(self) -> dict[str, Any]:
+        """The node's place in the network."""
+        return self._network.topology() if self._network is not None else {}
+
+    def standing(self) -> tuple[int | None, tuple[int, ...]]:
+        """The connections to the parent and to the children: the least that a checker needs."""
+        return self._network.overlay.standing() if self._network is not None else (None, ())
+
+    def interests(self) -> dict[str, Any]:
+        """What is wanted here, what neighbours want, and what they were told."""
+        return self._network.interests() if self._network is not None else {}
+
     def snapshot(self) -> dict[str, Any]:
         """What the node holds and has done, for people and for tests."""
         lane = self._router.lane
@@ -422,6 +512,7 @@ class Node:
             "bytes": lane.size,
             "deliveries": lane.deliveries + (kept.deliveries if kept else 0),
             "delivered_bytes": lane.delivered + (kept.delivered if kept else 0),
+            "forwarded": lane.forwarded + (kept.forwarded if kept else 0),
             "untaken": lane.untaken + (kept.untaken if kept else 0),
             "refused": lane.refused,
             "expired": lane.expired,
@@ -455,6 +546,9 @@ def _row(c: Connection) -> dict[str, Any]:
 HANDLERS: dict[type[Any], Callable[[Node, Any, Now], None]] = {
     Opened: Node._on_opened,
     Closed: Node._on_closed,
+    Connected: Node._on_connected,
+    ConnectFailed: Node._on_connect_failed,
+    Datagram: Node._on_datagram,
     Unsent: Node._on_unsent,
     Persisted: Node._on_persisted,
     DiskFailed: Node._on_disk_failed,

@@ -59,6 +59,10 @@ class Outflow:
         """Send control frames in one write, before what waits."""
         self._write(c, list(map(native.encode, messages)), now)
 
+    def send_encoded(self, c: Connection, frames: Sequence[bytes], now: Now) -> None:
+        """The same, of frames that are encoded already."""
+        self._write(c, list(frames), now)
+
     def send_in_place(self, c: Connection, message: native.Control, now: Now) -> None:
         """Send a control frame behind what waits."""
         if c.session is not None and c.session.delivery.backlog:
@@ -115,13 +119,20 @@ class Outflow:
         delivery = c.session.delivery
         return not c.unsent and not delivery.awaited and not delivery.backlog
 
-    def hand_out(self, c: Connection, data: bytes, messages: int, size: int, now: Now) -> None:
+    def hand_out(
+        self,
+        c: Connection,
+        pieces: list[bytes | memoryview],
+        messages: int,
+        size: int,
+        now: Now,
+    ) -> None:
         """Write deliveries that were read from the journal to a connection that is idle."""
         assert c.session is not None
         delivery = c.session.delivery
         delivery.sent(messages, size)
         delivery.awaited = True
-        self._write(c, [data], now, report=True)
+        self._write(c, pieces, now, report=True)
         if self.near_credit(delivery):
             c.outlet.slow = True
 
@@ -254,6 +265,13 @@ class Outflow:
             assert session is not None
             self._give_up(session.delivery, "stalled")
 
+    def discard(self, c: Connection) -> None:
+        """What waits was passed on another way: it is not lost."""
+        assert c.session is not None
+        backlog = c.session.delivery.backlog
+        self.queued -= backlog.size
+        backlog.drop_all()
+
     def _give_up(self, delivery: Delivery, reason: str) -> None:
         self.queued -= delivery.backlog.size
         self._count_dropped(delivery.give_up(), reason)
@@ -288,8 +306,11 @@ class Outflow:
         if not c.blocked_on and c.state is OPEN:
             limits = self._limits
             share = limits.windows_bytes_total // max(1, self.publishers)
+            messages = limits.window_messages
             ahead = min(limits.window_bytes, max(WINDOW_BYTES_MIN, share))
-            if c.window.extend(c.source.messages, c.source.size, limits.window_messages, ahead):
+            if c.node:
+                messages, ahead = limits.link_window_messages, limits.link_window_bytes
+            if c.window.extend(c.source.messages, c.source.size, messages, ahead):
                 self.send(c, native.Credit(c.window.messages, c.window.size), now)
         self.update_hold(c)
 

@@ -21,6 +21,7 @@ from regraft.limits import Limits
 from regraft.model.topics import check_topic
 
 Authorize = Callable[[str, str, str], bool]  # (principal, action, topic) -> yes or no
+Watch = Callable[[bool, str, bool, str], None]  # (more or less, pattern, exact, selector)
 _NONE: dict[int, int] = {}
 
 
@@ -46,6 +47,8 @@ class Router:
         self._routes: dict[bytes, Route] = {}
         self._shared: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Route] = {}
         self._topics_seen = 0
+        self._links: dict[int, int] = {}  # connections to other nodes, and their filters
+        self.watch: Watch | None = None  # told what is wanted here, and what no more
         self._refused = {
             name: Route([], refusal=CODES[name].number) for name in ("bad-topic", "not-authorized")
         }
@@ -53,7 +56,7 @@ class Router:
     @property
     def size(self) -> int:
         """How many subscriptions of sessions there are."""
-        return self._takers.count - len(self._kept)
+        return self._takers.count - len(self._kept) - sum(self._links.values())
 
     def held(self, key: int) -> dict[int, int]:
         """The subscriptions of a connection, by their ids."""
@@ -65,6 +68,12 @@ class Router:
         self._numbers[key] = self._takers.admit(outlet)
         self._principals[key] = principal
 
+    def admit_link(self, key: int, outlet: Outlet, principal: str) -> None:
+        """Another node may forward messages, and receive them."""
+        self.admit(key, outlet, principal)
+        self._takers.link(outlet)
+        self._links[key] = 0
+
     def dismiss(self, key: int) -> None:
         """It is gone."""
         for id in list(self.held(key)):
@@ -74,6 +83,7 @@ class Router:
             self._takers.dismiss(self._numbers.pop(key))
             outlet.clear()
         self._principals.pop(key, None)
+        self._links.pop(key, None)
 
     def check_cost(self, plan: Plan) -> None:
         """Refuse what would make one message cost too much, with all that is there already."""
@@ -100,6 +110,12 @@ class Router:
         held = self._held.setdefault(key, {})
         id = subscription | PASSING if passing else subscription
         held[subscription] = self._takers.add(filter, self._numbers[key], id)
+        if self._links:
+            self.index.set_links(filter, self._takers.links_of(filter))
+        if key in self._links:
+            self._links[key] += 1
+        elif self.watch is not None:
+            self.watch(True, *self._describe(filter))
         self._changed(plan is None)
 
     def keep(self, slot: int, pattern: str, exact: bool, plan: Plan | None) -> None:
@@ -107,12 +123,16 @@ class Router:
         outlet = self._takers.admit(Outlet(-1 - slot, slot))
         filter = self.index.add(plan, pattern.encode(), exact)
         self._kept[slot] = outlet, self._takers.add(filter, outlet, 1)
+        if self._links:
+            self.index.set_links(filter, self._takers.links_of(filter))
+        if self.watch is not None:
+            self.watch(True, *self._describe(filter))
         self._changed(True)
 
     def release(self, slot: int) -> None:
         """The stream is gone."""
         outlet, number = self._kept.pop(slot)
-        self.index.release(self._takers.remove(number))
+        self._let_go(self._takers.remove(number), False)
         self._takers.dismiss(outlet)
         self._changed(True)
 
@@ -123,22 +143,41 @@ class Router:
         if not held:
             del self._held[key]
         only_topic = self.index.text(filter) is None
-        self.index.release(filter)
+        if key in self._links:
+            self._links[key] -= 1
+        self._let_go(filter, key in self._links)
         self._changed(only_topic)
+
+    def _let_go(self, filter: int, link: bool) -> None:
+        """One who wanted a filter is gone."""
+        if self.watch is not None and not link:
+            self.watch(False, *self._describe(filter))
+        if self._links:
+            self.index.set_links(filter, self._takers.links_of(filter))
+        self.index.release(filter)
+
+    def _describe(self, filter: int) -> tuple[str, bool, str]:
+        pattern, exact = self.index.topic_of(filter)
+        return pattern.decode(), exact, self.index.text(filter) or ""
+
+    def wanted(self) -> Iterator[tuple[str, bool, str]]:
+        """What is wanted here, as often as it is."""
+        for key, held in self._held.items():
+            if key not in self._links:
+                for number in held.values():
+                    yield self._describe(self._takers.filter_of(number))
+        for _, number in self._kept.values():
+            yield self._describe(self._takers.filter_of(number))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All subscriptions, to look at."""
         for key, held in self._held.items():
+            if key in self._links:
+                continue
             for id, number in held.items():
-                filter = self._takers.filter_of(number)
-                pattern, exact = self.index.topic_of(filter)
-                yield {
-                    "connection": key,
-                    "id": id,
-                    "pattern": pattern.decode(),
-                    "exact": exact,
-                    "selector": self.index.text(filter) or "",
-                }
+                pattern, exact, text = self._describe(self._takers.filter_of(number))
+                row = {"connection": key, "id": id, "pattern": pattern, "exact": exact}
+                yield row | {"selector": text}
 
     def describe_index(self, rows_max: int) -> dict[str, Any]:
         """The match index, to look at: its sizes, what an event costs, and what is hot."""

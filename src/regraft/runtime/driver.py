@@ -26,10 +26,34 @@ from regraft.journal.requests import (
     RemoveSegment,
     Request,
 )
-from regraft.node.effect import Close, Effect, Hold, Note, Refuse, Stopped, WakeAt, Write
-from regraft.node.event import Closed, Event, Now, Opened, Received, Stop, Tick, Unsent
+from regraft.node.effect import (
+    Close,
+    Connect,
+    Effect,
+    Hold,
+    Note,
+    Refuse,
+    SendDatagram,
+    Stopped,
+    WakeAt,
+    Write,
+)
+from regraft.node.event import (
+    Closed,
+    Connected,
+    ConnectFailed,
+    Datagram,
+    Event,
+    Now,
+    Opened,
+    Received,
+    Stop,
+    Tick,
+    Unsent,
+)
 from regraft.node.node import Node
 from regraft.runtime.clock import Clock
+from regraft.runtime.dialling import Datagrams, Dialling
 from regraft.runtime.disk import Disk
 
 READ_BYTES = 256 * 1024
@@ -79,6 +103,8 @@ class Driver:
         self._lingering: set[socket.socket] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.disk: Disk | None = None  # of a node with a journal
+        self._dialling = Dialling(loop, self._connected, self._connect_failed)
+        self._datagrams: Datagrams | None = None
         self.stopped = asyncio.Event()
         self.failed = False
 
@@ -123,14 +149,36 @@ class Driver:
             except OSError as error:
                 self._pause_accepting(listener, error)
                 return
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._last_key += 1
-            peer = Peer(self._last_key, sock)
-            self._peers[peer.key] = peer
-            self._read_from(peer, True)
+            peer = self._take(sock)
             self._step([Opened(peer.key, f"{address[0]}:{address[1]}")])
+
+    def _take(self, sock: socket.socket) -> Peer:
+        """A connection is there."""
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._last_key += 1
+        peer = Peer(self._last_key, sock)
+        self._peers[peer.key] = peer
+        self._read_from(peer, True)
+        return peer
+
+    def take_datagrams(self, host: str, port: int) -> None:
+        """Exchange datagrams at this address."""
+        try:
+            self._datagrams = Datagrams(self._loop, host, port, self._datagram)
+        except OSError as error:
+            log.warning("no datagrams at %s:%d (%s): beacons go over links", host, port, error)
+
+    def _datagram(self, address: str, data: bytes) -> None:
+        self._step([Datagram(address, data)])
+
+    def _connected(self, ticket: int, sock: socket.socket, address: str) -> None:
+        peer = self._take(sock)
+        self._step([Connected(peer.key, ticket, address)])
+
+    def _connect_failed(self, ticket: int, reason: str) -> None:
+        self._step([ConnectFailed(ticket, reason)])
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         """Out of file descriptors or memory: trying again at once would only spin."""
@@ -144,6 +192,10 @@ class Driver:
         self._loop.call_later(0.5, resume)
 
     # --------------------------------------------------------------------- stepping
+
+    def begin(self) -> None:
+        """Do what the node wants done before anything has happened."""
+        self._step([Tick()])
 
     def stop(self, reason: str) -> None:
         """Ask the node to end."""
@@ -393,12 +445,22 @@ class Driver:
         assert self.disk is not None, "a node without a journal wants something done"
         self.disk.perform(effect)
 
+    def _connect(self, effect: Connect, answers: list[Event]) -> None:
+        self._dialling.connect(effect.ticket, effect.address)
+
+    def _send_datagram(self, effect: SendDatagram, answers: list[Event]) -> None:
+        if self._datagrams is not None:
+            self._datagrams.send(effect.address, effect.data)
+
     def _stopped(self, effect: Stopped, answers: list[Event]) -> None:
         self.stopped.set()
 
     def shut(self) -> None:
         """Close whatever is still open."""
         self._refuse(Refuse(), [])
+        self._dialling.close()
+        if self._datagrams is not None:
+            self._datagrams.close()
         if self._timer is not None:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -420,6 +482,8 @@ PERFORM: dict[type[Effect], Perform] = {
     RemoveSegment: Driver._journal,
     ReadJournal: Driver._journal,
     PunchHole: Driver._journal,
+    Connect: Driver._connect,
+    SendDatagram: Driver._send_datagram,
     Refuse: Driver._refuse,
     Stopped: Driver._stopped,
 }

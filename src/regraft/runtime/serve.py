@@ -16,13 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regraft import __version__, kernels
-from regraft.config import Config, warnings
+from regraft.config import Config, addresses, warnings
 from regraft.journal.journal import Journal
 from regraft.journal.recovery import recover
 from regraft.journal.retention import KEEP, Retention
 from regraft.journal.walking import SegmentView
+from regraft.node.network import Joining
 from regraft.node.node import Node
 from regraft.node.storage import Retained
+from regraft.overlay.options import Options
 from regraft.runtime.clock import Clock
 from regraft.runtime.datafolder import DataFolder
 from regraft.runtime.disk import Disk, Reports
@@ -74,6 +76,25 @@ def open_journal(folder: Path, config: Config) -> Journal:
     return journal
 
 
+def joining(config: Config, host: str, port: int) -> Joining:
+    """How a node takes part in the network, as its configuration says."""
+    shown = f"[{host}]" if ":" in host else host
+    bug = os.environ.get("REGRAFT_BUG", "")
+    return Joining(
+        address=config.advertise or f"{shown}:{port}",
+        overlay=Options(
+            seeds=tuple(addresses(config.join)),
+            parent=config.parent,
+            max_degree=config.max_degree,
+            beacon_ms=config.beacon_ms,
+        ),
+        reconfiguration=config.reconfiguration,
+        deferral_ms=config.deferral_ms,
+        covering=config.covering == "on",
+        bugs=frozenset({bug} if bug else ()),
+    )
+
+
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
@@ -95,6 +116,9 @@ async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> 
         log.critical("REGRAFT_BUG is set: messages are confirmed before they are safe")
     node.keep(journal, streams, clock.now(), early)
     host, port = driver.listen(config.host, config.port)
+    driver.take_datagrams(host, port)
+    node.join(joining(config, host, port), clock.now())
+    driver.begin()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, driver.stop, f"the node got {number.name}")
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to read again yet")

@@ -44,7 +44,8 @@ class Taken(NamedTuple):
 class Backlog:
     """The queue of one subscriber."""
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, bare: bool = False) -> None:
+        self.bare = bare  # for another node: without transfer headers
         self.messages_max = messages_max
         self.bytes_max = bytes_max
         self.messages = 0
@@ -109,7 +110,8 @@ class Backlog:
                 if messages >= messages_max or size >= bytes_max:
                     break
                 count, length = take(head.view(), messages_max - messages, bytes_max - size)
-                pieces.append(transfer(head.ids, count))
+                if not self.bare:
+                    pieces.append(transfer(head.ids, count))
                 pieces.append(head.view()[:length])
                 messages += count
                 size += length
@@ -117,6 +119,10 @@ class Backlog:
             if not head.count:
                 self._queue.popleft()
         return Taken(pieces, messages, size)
+
+    def peek(self) -> list[tuple[bytes, bytes]]:
+        """All runs that wait, with their ids; they stay."""
+        return [(entry.ids, bytes(entry.view())) for entry in self._queue if isinstance(entry, Run)]
 
     def drop_oldest(self) -> tuple[int, int]:
         """Drop from the front until no bound is exceeded: messages, bytes."""

@@ -24,6 +24,7 @@ class Delivery:
     credit_bytes: int = UNLIMITED
     sent_messages: int = 0
     sent_bytes: int = 0
+    frozen: bool = False  # nothing more is sent, whatever is allowed
     awaited: bool = False  # a write is under way whose end will be reported
     watched: bool = False  # somebody will look whether it makes progress
     stalled: bool = False
@@ -35,12 +36,15 @@ class Delivery:
     def near_credit(self, messages: int, size: int) -> bool:
         """Whether a batch of this size could go beyond what the subscriber allows."""
         return (
-            self.credit_messages - self.sent_messages < messages
+            self.frozen
+            or self.credit_messages - self.sent_messages < messages
             or self.credit_bytes - self.sent_bytes < size
         )
 
     def allow(self, messages: int, size: int) -> bool:
         """The subscriber allows this much in all; whether that is more. Credit only grows."""
+        if self.frozen:
+            return False
         before = self.credit_messages, self.credit_bytes
         self.credit_messages = max(self.credit_messages, min(messages, UNLIMITED))
         self.credit_bytes = max(self.credit_bytes, min(size, UNLIMITED))
@@ -63,6 +67,8 @@ class Delivery:
 
     def take(self, bytes_max: int, now_us: int) -> Taken:
         """The next write, within the subscriber's credit."""
+        if self.frozen:
+            return Taken([], 0, 0)
         taken = self.backlog.take(
             self.credit_messages - self.sent_messages,
             min(bytes_max, self.credit_bytes - self.sent_bytes),

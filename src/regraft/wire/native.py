@@ -42,7 +42,7 @@ from regraft.errors import (
 from regraft.kernels.checksum import crc32c
 from regraft.model import varint
 from regraft.model.message import Message, decode_envelope, encode_envelope
-from regraft.wire import protobuf
+from regraft.wire import peers, protobuf
 from regraft.wire.protobuf import (
     boolean,
     enumeration,
@@ -89,6 +89,19 @@ class Kind(IntEnum):
     CONFIRMED = 17  # node -> client
     SETTLE = 18  # client -> node
     SETTLED = 19  # node -> client
+    PEER = 20  # node -> node, as all that follow
+    ASK = 21
+    ANSWER = 22
+    ACCEPT = 23
+    LEAVE = 24
+    STATUS = 25
+    BEACON = 26
+    INTERESTS = 27
+    LEAVING = 28
+    DRAINED = 29
+    LEFT = 30
+    COMMAND = 31  # client -> node
+    DONE = 32  # node -> client
 
 
 class StallPolicy(IntEnum):
@@ -353,6 +366,19 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.CONFIRMED: Confirmed,
     Kind.SETTLE: Settle,
     Kind.SETTLED: Settled,
+    Kind.PEER: peers.Peer,
+    Kind.ASK: peers.Ask,
+    Kind.ANSWER: peers.Answer,
+    Kind.ACCEPT: peers.Accept,
+    Kind.LEAVE: peers.Leave,
+    Kind.STATUS: peers.Status,
+    Kind.BEACON: peers.Beacon,
+    Kind.INTERESTS: peers.Interests,
+    Kind.LEAVING: peers.Leaving,
+    Kind.DRAINED: peers.Drained,
+    Kind.LEFT: peers.Left,
+    Kind.COMMAND: peers.Command,
+    Kind.DONE: peers.Done,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -375,6 +401,19 @@ Control: TypeAlias = (
     | Confirmed
     | Settle
     | Settled
+    | peers.Peer
+    | peers.Ask
+    | peers.Answer
+    | peers.Accept
+    | peers.Leave
+    | peers.Status
+    | peers.Beacon
+    | peers.Interests
+    | peers.Leaving
+    | peers.Drained
+    | peers.Left
+    | peers.Command
+    | peers.Done
 )
 
 

@@ -239,6 +239,48 @@ async def test_a_stopping_node_is_left_at_once() -> None:
 
 
 @virtual_time
+async def test_what_is_published_behind_a_good_bye_goes_to_the_next_connection() -> None:
+    async with Bus() as bus:
+        client, other = await bus.connect(), await bus.connect()
+        everything = await other.subscribe("a")
+        for publish in (client.publish, lambda topic, body: client.publish_many(topic, [body])):
+            link = client._latest
+            assert link is not None
+            await client.publish("a", b"before")
+            client._received(link, native.encode(native.Goaway("it is being stopped", 1000)))
+            await asyncio.wait_for(publish("a", b"after"), 5)
+            assert client._latest is not link
+            assert [(await everything.next(5)).body for _ in range(2)] == [b"before", b"after"]
+
+
+@virtual_time
+async def test_requests_are_answered_in_their_order() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        refused = [client.command(f"no-{number}") for number in range(3)]
+        answers = await asyncio.gather(
+            refused[0], client.inspect("node"), refused[1], client.inspect("index"), refused[2],
+            return_exceptions=True,
+        )  # fmt: skip
+        assert isinstance(answers[1], dict) and answers[1]["name"] == "in-memory"
+        assert isinstance(answers[3], dict) and "filters" in answers[3]
+        for answer in (answers[0], answers[2], answers[4]):
+            assert isinstance(answer, LocalError) and answer.code.name == "not-supported"
+
+
+@virtual_time
+async def test_a_command_that_nobody_answers_does_not_take_the_answer_of_the_next() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        with pytest.raises(WorldError, match="did not answer"):
+            await client.command("nothing", timeout=0)
+        assert (await client.inspect("node"))["name"] == "in-memory"
+        bus.kill()
+        with pytest.raises(WorldError):
+            await client.command("nothing", timeout=1)
+
+
+@virtual_time
 async def test_a_closed_client_says_so() -> None:
     async with Bus() as bus:
         client = await bus.connect()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regraft.errors import PeerError
 from regraft.kernels.checksum import crc32c
-from regraft.wire import native, protobuf
+from regraft.wire import native, peers, protobuf
 from regraft.wire.native import CLASSES, Kind, StallPolicy, decode, frame, read_frame
 
 LAW = settings(derandomize=True, deadline=None, max_examples=60)
@@ -30,6 +30,10 @@ BY_KIND: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=12),
     "StallPolicy": st.sampled_from(StallPolicy),
     "Feature": st.builds(native.Feature, TEXT, st.booleans()),
+    "Candidate": st.builds(
+        peers.Candidate, st.binary(max_size=16), TEXT, st.integers(0, 2**32 - 1)
+    ),
+    "Wanted": st.builds(peers.Wanted, st.integers(0, 2**64 - 1), TEXT, st.booleans(), TEXT),
 }
 
 Google = Callable[[str], Any]
@@ -53,6 +57,11 @@ def to_google(message: Any, google: Google) -> Any:
     theirs = google(type(message).__name__)()
     for field in fields(message):
         value = getattr(message, field.name)
+        if is_dataclass(value):
+            getattr(theirs, field.name).CopyFrom(to_google(value, google))
+            continue
+        if value is None:
+            continue
         if not isinstance(value, tuple):
             setattr(theirs, field.name, value)
             continue

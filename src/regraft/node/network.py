@@ -1,0 +1,690 @@
+"""The node among other nodes: connections between them, links of the tree, what neighbours want.
+
+The overlay decides who is a neighbour, the forwarding what neighbours are told; neither knows the
+other, frames, or connections. This is where their wishes become frames and effects.
+
+Rules:
+
+- A connection between nodes is introduced by PEER in both directions, and then *peered*. The
+  overlay may make it a link, once; when the link ends, the connection does.
+- What a neighbour wants is a subscription of its connection: forwarding a message is delivering it.
+- Nothing is kept for the network until there is a first link; then it is told what is wanted here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from regraft.errors import LocalError, PeerError, RegraftError, WorldError
+from regraft.kernels.plan import Plan, plan_of
+from regraft.limits import Limits
+from regraft.model.identity import Identity
+from regraft.model.topics import check_pattern
+from regraft.node.connection import CLOSING, HELLO, OPEN, PEERED, Connection
+from regraft.node.deadlines import Deadlines
+from regraft.node.departure import Departure, Gone
+from regraft.node.effect import Connect, Effect, Note, SendDatagram, Write
+from regraft.node.event import Now
+from regraft.node.outflow import Outflow
+from regraft.node.router import Router
+from regraft.overlay import actions, messages
+from regraft.overlay.lstree import LSTree
+from regraft.overlay.options import Options
+from regraft.routing.forwarding import LOCAL, Filter, Forwarding
+from regraft.routing.reconfiguration import PROTOCOLS
+from regraft.session.backlog import Backlog
+from regraft.session.session import DROP_OLDEST, UNLIMITED, Delivery, Session
+from regraft.session.window import Window
+from regraft.wire import native, peers
+
+if TYPE_CHECKING:
+    from random import Random  # seeded, or of the system: whoever makes a node decides
+
+NODE = "node"  # the principal of other nodes
+TOLD_AT_ONCE = 100  # filters that are taken in one step
+ANNOUNCED_BYTES = 16_384  # of filters in one frame
+WILDCARDS = ("", "0.0.0.0", "::", "[::]")
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How a node takes part in a network."""
+
+    address: str  # host:port where others reach it
+    overlay: Options = field(default_factory=Options)
+    reconfiguration: str = "deferred-timed"
+    deferral_ms: int = 3000
+    covering: bool = True
+    bugs: frozenset[str] = frozenset()  # planted, for tests that must find them
+
+
+FRAMES: dict[type[Any], type[Any]] = {
+    messages.Ask: peers.Ask,
+    messages.Answer: peers.Answer,
+    messages.Accept: peers.Accept,
+    messages.Leave: peers.Leave,
+    messages.Status: peers.Status,
+    messages.Beacon: peers.Beacon,
+}
+MESSAGES = {frame: message for message, frame in FRAMES.items()}
+
+
+def to_frame(message: Any) -> Any:
+    """What the overlay says, as it is sent."""
+    values = []
+    for value in message:
+        if isinstance(value, messages.Candidate):
+            value = peers.Candidate(*value)
+        elif type(value) is tuple:
+            value = tuple(peers.Candidate(*one) for one in value)
+        values.append(value)
+    return FRAMES[type(message)](*values)
+
+
+def from_frame(frame: Any) -> Any:
+    """What came, as the overlay reads it."""
+    values = []
+    for value in (getattr(frame, name) for name in frame.__dataclass_fields__):
+        if value is None:
+            value = messages.NOBODY
+        elif isinstance(value, peers.Candidate):
+            value = messages.Candidate(*astuple(value))
+        elif type(value) is tuple:
+            value = tuple(messages.Candidate(*astuple(one)) for one in value)
+        values.append(value)
+    return MESSAGES[type(frame)](*values)
+
+
+class Network:
+    """What a node does about other nodes."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        joining: Joining,
+        limits: Limits,
+        random: Random,
+        router: Router,
+        outflow: Outflow,
+        connections: dict[int, Connection],
+        effects: list[Effect],
+        deadlines: Deadlines,
+        gone: Gone,
+        stop: Callable[[str, Now], None],
+        fail: Callable[[Connection, RegraftError, Now], None],
+    ) -> None:
+        self._stop = stop
+        self._fail = fail
+        self._identity = identity
+        self._limits = limits
+        self._router = router
+        self._outflow = outflow
+        self._connections = connections
+        self._effects = effects
+        self._deadlines = deadlines
+        self.address = joining.address
+        self.overlay = LSTree(
+            identity.node_id,
+            identity.incarnation,
+            joining.address,
+            joining.overlay,
+            random,
+            joining.bugs,
+        )
+        self.forwarding = Forwarding(
+            PROTOCOLS[joining.reconfiguration](joining.deferral_ms),
+            joining.covering,
+            bugs=joining.bugs,
+        )
+        self.links: dict[int, Connection] = {}
+        self._gone = gone
+        self.departure = Departure(
+            identity.node_id,
+            self.links,
+            router.lane,
+            outflow,
+            effects,
+            deadlines,
+            joining.overlay.leave_ms,
+            self._ghost_gone,
+        )
+        self._tickets: dict[int, str] = {}
+        self._last_ticket = 0
+        self._dialled: dict[int, str] = {}  # connections that are not introduced yet
+        self._own: set[str] = {joining.address}  # addresses that lead to this node
+        self._wake_ns = 0
+        self._stirred = False  # the forwarding may have something to say
+        self._forwarding_ns: int | None = None
+        self._watching = False
+        self._told: dict[int, deque[peers.Interests | peers.Leaving]] = {}  # by links, untaken
+        self._untold: dict[int, int] = {}  # how many filters
+        self._leaving_for = ""
+        self._early: list[tuple[int, peers.Ask]] = []
+        self._bad_datagrams = 0
+        self._announced_frames = 0
+        self._announced_bytes = 0
+        self._announced_filters = 0
+
+    def start(self, now: Now) -> None:
+        """Look for others."""
+        self.overlay.start(now.ns)
+        self.end(now)
+
+    # ----------------------------------------------------------------- connections
+
+    def dialled(self, c: Connection, ticket: int, now: Now) -> None:
+        """A connection that was wanted is there: say who we are."""
+        c.state = HELLO
+        self._dialled[c.key] = self._tickets.pop(ticket)
+        self._effects.append(Write(c.key, [native.PREFACE]))
+        self._introduce_ourselves(c, now)
+
+    def failed(self, ticket: int, reason: str, now: Now) -> None:
+        """A connection that was wanted cannot be had."""
+        address = self._tickets.pop(ticket)
+        self._effects.append(Note("debug", f"cannot reach {address}: {reason}"))
+        self.overlay.unreachable(address, now.ns)
+
+    def _introduce_ourselves(self, c: Connection, now: Now) -> None:
+        c.window = Window(self._limits.link_window_messages, self._limits.link_window_bytes)
+        frame = peers.Peer(
+            version_min=native.VERSION,
+            version_max=native.VERSION,
+            node_id=self._identity.node_id,
+            node_name=self._identity.name,
+            incarnation=self._identity.incarnation,
+            address=_advertised(self.address),
+            credit_messages=c.window.messages,
+            credit_bytes=c.window.size,
+            frame_bytes_max=self._limits.frame_bytes,
+        )
+        self._outflow.send(c, frame, now)
+
+    def introduced(self, c: Connection, peer: peers.Peer, now: Now) -> None:
+        """Another node says who it is."""
+        if not peer.version_min <= native.VERSION <= peer.version_max:
+            raise PeerError(
+                "unsupported-version",
+                f"this node speaks version {native.VERSION}, the other "
+                f"{peer.version_min} to {peer.version_max}",
+            )
+        if not peer.node_id:
+            raise PeerError("protocol-violation", "a node has an id")
+        target = self._dialled.pop(c.key, None)
+        if peer.node_id == self._identity.node_id:
+            if target is not None:
+                self._own.add(target)
+                self.overlay.unreachable(target, now.ns)
+            else:
+                self._introduce_ourselves(c, now)
+            self._outflow.close(c, "a node need not be connected to itself", now)
+            return
+        if target is None:
+            self._introduce_ourselves(c, now)
+        backlog = Backlog(self._limits.queue_messages, self._limits.queue_bytes, bare=True)
+        delivery = Delivery(backlog, DROP_OLDEST)
+        delivery.credit_messages = min(peer.credit_messages, UNLIMITED)
+        delivery.credit_bytes = min(peer.credit_bytes, UNLIMITED)
+        name = f"node {peer.node_name}" if peer.node_name else f"node {peer.node_id.hex()[:8]}"
+        c.session = Session(c.key, 0, name, b"", NODE, delivery)
+        c.node = peer.node_id
+        c.state = PEERED
+        address = _completed(peer.address, target or c.peer)
+        dialled = target is not None
+        self.overlay.connected(
+            c.key, peer.node_id, peer.incarnation, address, dialled, now.ns, target or ""
+        )
+
+    def closed(self, c: Connection, now: Now) -> bool:
+        """A connection is gone, whoever ended it; whether something of it stays for a while."""
+        target = self._dialled.pop(c.key, None)
+        if target is not None:
+            self.overlay.unreachable(target, now.ns)
+        elif c.node:
+            self.overlay.disconnected(c.key, now.ns)
+        return self.departure.closed(c, now)
+
+    def _ghost_gone(self, c: Connection, now: Now) -> None:
+        """What stayed of a connection goes, too."""
+        self.links.pop(c.key, None)
+        self.forwarding.lost(c.key, b"", True, now.ns)
+        self._stirred = True
+        self._gone(c, now)
+
+    def datagram(self, address: str, data: bytes, now: Now) -> None:
+        """A datagram came: a beacon, or nonsense."""
+        try:
+            frame = native.read_frame(data, 0, self._limits.control_frame_bytes)
+            if frame is None or frame[0] != native.Kind.BEACON or frame[3] != len(data):
+                raise PeerError("malformed-frame", "a datagram is one beacon")
+            beacon = from_frame(native.decode(frame[0], frame[2]))
+        except RegraftError:
+            self._bad_datagrams += 1
+            return
+        self.overlay.beacon(address, beacon, now.ns)
+
+    # ------------------------------------------------------------------------ frames
+
+    def handle(self, c: Connection, message: Any, now: Now) -> None:
+        """A frame of another node, after its introduction."""
+        if type(message) is peers.Ask and self.departure.ending:
+            # Those who ask for the place of a node that leaves come before all that it sent did.
+            self._early.append((c.key, message))
+        elif type(message) in MESSAGES:
+            self.overlay.receive(c.key, from_frame(message), now.ns)
+            self._perform(now)  # what stands behind ACCEPT belongs to a link already
+        elif c.key in self.links and type(message) in HANDLERS:
+            HANDLERS[type(message)](self, c, message, now)
+        elif type(message) in HANDLERS and c.state is PEERED:
+            pass  # from before the other end heard that this is no link
+        else:
+            kind = native.KINDS[type(message)].name
+            raise PeerError("protocol-violation", f"{kind} is not allowed between nodes here")
+
+    def _interests(self, c: Connection, message: peers.Interests, now: Now) -> None:
+        """A neighbour wants something, or no more: it is dealt with at the end of the step."""
+        waiting = self._untold.get(c.key, 0) + len(message.add)
+        if len(self._router.held(c.key)) + waiting > self._limits.link_filters:
+            raise WorldError(
+                "limit-exceeded",
+                f"a neighbour wants more than {self._limits.link_filters} filters "
+                "(limit link_filters)",
+            )
+        self._untold[c.key] = waiting
+        self._told.setdefault(c.key, deque()).append(message)
+
+    def _work_off(self, now: Now) -> None:
+        """Deal with some of what neighbours said: messages must not wait for thousands."""
+        room = TOLD_AT_ONCE
+        for key in list(self._told):
+            queue, c = self._told[key], self.links.get(key)
+            while queue and c is not None and room > 0:
+                message = queue.popleft()
+                if isinstance(message, peers.Leaving):
+                    self._is_left(c, message, now)
+                    continue
+                if len(message.add) > room:
+                    queue.appendleft(replace(message, add=message.add[room:]))
+                    message = peers.Interests(message.add[:room])
+                room -= len(message.add) + len(message.remove) + 1
+                self._untold[key] -= len(message.add)
+                try:
+                    self._listen(c, message, now)
+                except RegraftError as error:
+                    self._fail(c, error, now)
+                    queue.clear()
+            if not queue or c is None:
+                del self._told[key], self._untold[key]
+
+    def _listen(self, c: Connection, message: peers.Interests, now: Now) -> None:
+        for frame in self.departure.hold_back(c, message):
+            self._take_in(c, frame)
+        if message.synced:
+            self.departure.complete(c, now)
+
+    def _take_in(self, c: Connection, message: peers.Interests) -> None:
+        held = self._router.held(c.key)
+        for one in message.add:
+            if one.number in held:
+                raise PeerError("protocol-violation", f"number {one.number} is in use on this link")
+            try:
+                check_pattern(one.pattern)
+            except LocalError as error:
+                raise PeerError("protocol-violation", f"a neighbour wants {error.text}") from None
+            plan = self._plan(one.selector)
+            self._router.subscribe(c.key, one.number, one.pattern, one.exact, plan)
+        for number in message.remove:
+            if number not in self._router.held(c.key):
+                raise PeerError("protocol-violation", f"number {number} is not in use on this link")
+            self._router.unsubscribe(c.key, number)
+        adds = [(one.number, Filter(one.pattern, one.exact, one.selector)) for one in message.add]
+        self.forwarding.received(c.key, adds, list(message.remove))
+        self._stirred = True
+
+    def _plan(self, text: str) -> Plan | None:
+        """What a neighbour's selector asks for; what this node cannot tell it takes as all."""
+        if not text:
+            return None
+        try:
+            plan = plan_of(text, self._limits.selector_bytes)
+            self._router.check_cost(plan)
+        except LocalError as error:
+            self._effects.append(Note("warning", f"a neighbour's filter counts as all: {error}"))
+            return None
+        return plan
+
+    def _leaving(self, c: Connection, message: peers.Leaving, now: Now) -> None:
+        if self._told.get(c.key):
+            self._told[c.key].append(message)  # in its turn
+        else:
+            self._is_left(c, message, now)
+
+    def _is_left(self, c: Connection, message: peers.Leaving, now: Now) -> None:
+        self.departure.announced(c, message, now)
+        heir = messages.Candidate(*astuple(message.heir[0])) if message.heir else messages.NOBODY
+        self.overlay.heir(c.key, heir)
+
+    def _drained(self, c: Connection, message: peers.Drained, now: Now) -> None:
+        self.departure.drained(c, now)
+
+    def _left(self, c: Connection, message: peers.Left, now: Now) -> None:
+        pass  # its connection ends now
+
+    def _credit(self, c: Connection, message: native.Credit, now: Now) -> None:
+        self._outflow.credit(c, message, now)
+
+    def _heartbeat(self, c: Connection, message: native.Heartbeat, now: Now) -> None:
+        if message.token and not message.answer:
+            self._outflow.send(c, native.Heartbeat(message.token, True), now)
+
+    def _error(self, c: Connection, message: native.Error, now: Now) -> None:
+        self._effects.append(Note("warning", f"{c.who} says: {message.name}: {message.text}"))
+        if message.fatal:
+            c.ending = "link-lost"
+            self._outflow.close(c, message.text, now)
+
+    # --------------------------------------------------------------------- performing
+
+    def end(self, now: Now) -> None:
+        """A step ends: do what overlay and forwarding want."""
+        self._perform(now)
+        if self._told:
+            self._work_off(now)
+        if self._leaving_for:
+            reason, self._leaving_for = self._leaving_for, ""
+            self._stop(reason, now)
+        if self._stirred:
+            self._announce(now)
+        self._schedule(now)
+
+    def _announce(self, now: Now) -> None:
+        """Tell the links what they have to know, as far as it is worked out."""
+        for key, add, remove, synced in self.forwarding.announce(now.ns):
+            c = self.links.get(key)
+            if c is not None:
+                frames = list(map(native.encode, _announcements(add, remove, synced)))
+                self._announced_frames += len(frames)
+                self._announced_bytes += sum(map(len, frames))
+                self._announced_filters += len(add) + len(remove)
+                self._outflow.send_encoded(c, frames, now)
+        self._forwarding_ns = self.forwarding.next_ns
+        self._stirred = self._forwarding_ns is not None and self._forwarding_ns <= now.ns
+
+    def _perform(self, now: Now) -> None:
+        """Do what the overlay wants."""
+        while self._early and not self.departure.ending:
+            key, ask = self._early.pop(0)
+            self.overlay.receive(key, from_frame(ask), now.ns)
+        todo = self.overlay.take()
+        while todo:
+            for action in todo:
+                PERFORM[type(action)](self, action, now)
+            todo = self.overlay.take()
+
+    def _schedule(self, now: Now) -> None:
+        at_ns = self.overlay.next_ns
+        if self._forwarding_ns is not None and (at_ns is None or self._forwarding_ns < at_ns):
+            at_ns = self._forwarding_ns
+        if self._told:
+            at_ns = now.ns
+        if at_ns is not None:
+            at_ns = max(at_ns, now.ns)
+            if self._wake_ns <= now.ns or at_ns < self._wake_ns:
+                self._wake_ns = at_ns
+                self._deadlines.add(at_ns, "network", 0)
+
+    def tick(self, now: Now) -> None:
+        """A moment has come."""
+        if self._wake_ns > now.ns:
+            return  # it was put off
+        self._wake_ns = 0
+        self.overlay.tick(now.ns)
+        if self._forwarding_ns is not None and self._forwarding_ns <= now.ns:
+            self._stirred = True
+
+    def _send(self, action: actions.Send, now: Now) -> None:
+        c = self._connections.get(action.key)
+        if c is not None and c.state is not CLOSING:
+            self._outflow.send(c, to_frame(action.message), now)
+
+    def _cast(self, action: actions.Cast, now: Now) -> None:
+        data = native.encode(to_frame(action.beacon))
+        self._effects.append(SendDatagram(action.address, data))
+
+    def _dial(self, action: actions.Dial, now: Now) -> None:
+        if action.address in self._own:
+            self.overlay.unreachable(action.address, now.ns)
+            return
+        self._last_ticket += 1
+        self._tickets[self._last_ticket] = action.address
+        self._effects.append(Connect(self._last_ticket, action.address))
+
+    def _hang_up(self, action: actions.HangUp, now: Now) -> None:
+        c = self._connections.get(action.key)
+        if c is not None and c.state is not CLOSING:
+            c.ending = "link-lost"
+            self._outflow.close(c, action.reason, now)
+
+    def _added(self, action: actions.Added, now: Now) -> None:
+        c = self._connections[action.key]
+        assert c.session is not None
+        c.state = OPEN
+        self._router.admit_link(c.key, c.outlet, NODE)
+        c.source.outlet = c.outlet
+        c.source.tag = str(c.key).encode()
+        c.outlet.slow = self._outflow.near_credit(c.session.delivery)
+        self.links[c.key] = c
+        self._watch()
+        self.departure.added(c)
+        self.forwarding.added(c.key, action.rid, now.ns)
+        self._stirred = True
+        self._effects.append(Note("info", f"{c.who} is a neighbour"))
+
+    def _watch(self) -> None:
+        """From the first link on it matters what is wanted here."""
+        if self._watching:
+            return
+        self._watching = True
+        for wanted in self._router.wanted():
+            self.forwarding.hold(LOCAL, Filter(*wanted))
+        self._router.watch = self._wanted
+
+    def _wanted(self, more: bool, pattern: str, exact: bool, selector: str) -> None:
+        change = self.forwarding.hold if more else self.forwarding.release
+        change(LOCAL, Filter(pattern, exact, selector))
+        self._stirred = True
+
+    def _removed(self, action: actions.Removed, now: Now) -> None:
+        self._ended(action.key, b"", True, now)
+
+    def _dead(self, action: actions.Dead, now: Now) -> None:
+        self._ended(action.key, action.rid, False, now)
+
+    def _ended(self, key: int, rid: bytes, planned: bool, now: Now) -> None:
+        """A link is no more."""
+        c = self.links.get(key)
+        if c is None:
+            return
+        if key in self.departure.ghosts and self.departure.ghosts[key].closed:
+            return  # it stays for a while
+        del self.links[key]
+        self.departure.forget(key)
+        self._effects.append(Note("info", f"{c.who} is no neighbour any more"))
+        self._router.dismiss(key)
+        self.forwarding.lost(key, rid, planned, now.ns)
+        self._stirred = True
+        c.ending = "left" if planned else "link-lost"
+        if c.state is not CLOSING and key in self._connections:
+            self._outflow.close(c, "the link is over", now)
+
+    def _say(self, action: actions.Say, now: Now) -> None:
+        self._effects.append(Note(action.level, action.text))
+
+    # --------------------------------------------------------------------- commands
+
+    def command(self, what: str, data: bytes, now: Now) -> dict[str, Any]:
+        """Do what somebody wants; what is to be said about it."""
+        if what not in COMMANDS:
+            known = ", ".join(COMMANDS)
+            raise LocalError("not-supported", f"there is no command {what!r}; there is {known}")
+        try:
+            arguments = json.loads(data or b"{}")
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            raise LocalError("bad-message", f"{what} needs a JSON object")
+        return COMMANDS[what](self, arguments, now)
+
+    def _link_add(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
+        address = arguments.get("address")
+        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
+            raise LocalError("bad-address", "link-add needs an address: host:port")
+        if address in self._own:
+            raise LocalError("bad-address", f"{address} is this node itself")
+        self.overlay.attach(address, now.ns)
+        return {"address": address}
+
+    def _link_remove(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
+        wanted = arguments.get("node")
+        if not isinstance(wanted, str) or not wanted:
+            raise LocalError("bad-message", "link-remove needs a node: name, id or address")
+        rows = _plain(self.overlay.snapshot())["links"]
+        names = {c.node.hex(): c.session.client_id for c in self.links.values() if c.session}
+        found = [
+            row["node"]
+            for row in rows
+            if wanted in (row["address"], names.get(row["node"], "").removeprefix("node "))
+            or row["node"].startswith(wanted.lower())
+        ]
+        if len(found) != 1:
+            text = "is no neighbour of this node" if not found else "may be several neighbours"
+            raise LocalError("not-a-neighbour", f"{wanted!r} {text}; regraft inspect topology")
+        self.overlay.detach(bytes.fromhex(found[0]), now.ns)
+        return {"node": found[0]}
+
+    def _leave(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
+        self._leaving_for = "somebody told it to leave"  # once that is answered
+        return {}
+
+    def leave(self, now: Now) -> None:
+        """This node is about to end: hand over, and hang up."""
+        self.departure.begin(self._heir(), now)
+        self.overlay.leave(now.ns)
+
+    def _heir(self) -> peers.Candidate | None:
+        heir = self.overlay.successor()
+        return peers.Candidate(*heir) if heir.node else None
+
+    # ------------------------------------------------------------------------ looking
+
+    def topology(self) -> dict[str, Any]:
+        """This node's place in the tree, to look at."""
+        found = _plain(self.overlay.snapshot())
+        rows = self.forwarding.rows()
+        for link in found["links"]:
+            c = self.links.get(link["connection"])
+            received, sent = rows.get(link["connection"], ({}, {}))
+            link |= {"received": len(received), "sent": len(sent)}
+            link["name"] = c.session.client_id.removeprefix("node ") if c and c.session else ""
+        return {
+            "id": self._identity.hex,
+            "name": self._identity.name,
+            "incarnation": self._identity.incarnation,
+            "address": self.address,
+            **found,
+            "handed_over": self.departure.handed_over,
+            "bad_datagrams": self._bad_datagrams,
+            "interests_frames_sent": self._announced_frames,
+            "interests_bytes_sent": self._announced_bytes,
+            "interests_filters_sent": self._announced_filters,
+            "routing": self.forwarding.snapshot(),
+        }
+
+    def interests(self) -> dict[str, Any]:
+        """What is wanted here, what neighbours want, and what they were told."""
+        links = {}
+        for key, (received, sent) in self.forwarding.rows().items():
+            if key in self.links:
+                row = {"received": sorted(received.values()), "sent": sorted(sent.values())}
+                links[self.links[key].node.hex()] = row
+        return {"local": sorted(set(self._router.wanted())), "links": links}
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    """What the overlay says of itself, with ids as people write them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.hex()
+        if isinstance(value, dict):
+            return {("connection" if k == "key" else k): plain(v) for k, v in value.items()}
+        return [plain(one) for one in value] if isinstance(value, list) else value
+
+    result: dict[str, Any] = plain(found)
+    return result
+
+
+def _advertised(address: str) -> str:
+    """An address for others; a host that means "any here" is left for them to fill in."""
+    host, _, port = address.rpartition(":")
+    return f":{port}" if host in WILDCARDS else address
+
+
+def _completed(address: str, seen: str) -> str:
+    """An address with its host, as it was seen if it does not say."""
+    if not address.startswith(":"):
+        return address
+    return seen.rpartition(":")[0] + address
+
+
+def _announcements(
+    add: list[tuple[int, Filter]], remove: Iterable[int], synced: bool
+) -> list[peers.Interests]:
+    """Frames of bounded size; what is added comes before what is removed."""
+    frames = []
+    batch: list[peers.Wanted] = []
+    size = 0
+    for number, wanted in add:
+        batch.append(peers.Wanted(number, *wanted))
+        size += len(wanted.pattern) + len(wanted.selector) + 16
+        if size >= ANNOUNCED_BYTES:
+            frames.append(peers.Interests(tuple(batch)))
+            batch, size = [], 0
+    numbers = list(remove)
+    room = ANNOUNCED_BYTES // 8
+    while len(numbers) > room:
+        frames.append(peers.Interests(tuple(batch), tuple(numbers[:room])))
+        batch, numbers = [], numbers[room:]
+    if batch or numbers or synced:
+        frames.append(peers.Interests(tuple(batch), tuple(numbers), synced))
+    return frames
+
+
+HANDLERS: dict[type[Any], Any] = {
+    peers.Interests: Network._interests,
+    native.Credit: Network._credit,
+    native.Heartbeat: Network._heartbeat,
+    native.Error: Network._error,
+    peers.Leaving: Network._leaving,
+    peers.Drained: Network._drained,
+    peers.Left: Network._left,
+}
+COMMANDS: dict[str, Callable[[Network, dict[str, Any], Now], dict[str, Any]]] = {
+    "link-add": Network._link_add,
+    "link-remove": Network._link_remove,
+    "leave": Network._leave,
+}
+PERFORM: dict[type[Any], Any] = {
+    actions.Send: Network._send,
+    actions.Cast: Network._cast,
+    actions.Dial: Network._dial,
+    actions.HangUp: Network._hang_up,
+    actions.Added: Network._added,
+    actions.Removed: Network._removed,
+    actions.Dead: Network._dead,
+    actions.Say: Network._say,
+}

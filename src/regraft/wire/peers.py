@@ -1,0 +1,157 @@
+"""What nodes say to each other: the frames of connections between them, and of beacons.
+
+Rules:
+
+- Both ends begin with PEER; a connection that begins with HELLO belongs to a client.
+- A connection between nodes becomes a *link* of the tree with ACCEPT, once, and is never anything
+  else afterwards. MESSAGE, INTERESTS and CREDIT belong to links only.
+- BEACON also travels as a datagram: one whole frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regraft.model import varint
+from regraft.wire.protobuf import boolean, message, octets, repeated, string, uint32, uint64
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A node's first frame to another node: who it is, and what it gives."""
+
+    version_min: int = uint32(1)
+    version_max: int = uint32(2)
+    node_id: bytes = octets(3)
+    node_name: str = string(4)
+    incarnation: int = uint64(5)
+    address: str = string(6)
+    credit_messages: int = uint64(7)
+    credit_bytes: int = uint64(8)
+    frame_bytes_max: int = uint32(9)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that somebody may ask for a place below it."""
+
+    node: bytes = octets(1)
+    address: str = string(2)
+    hops: int = uint32(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The root of a fragment asks for a place in the tree; passed up to the root of that."""
+
+    asker: bytes = octets(1)
+    number: int = uint64(2)
+    hops: int = uint32(3)
+    urgent: bool = boolean(4)
+    replaces: bytes = octets(5)
+    address: str = string(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of it, back the same way."""
+
+    asker: bytes = octets(1)
+    number: int = uint64(2)
+    granted: bool = boolean(3)
+    reason: int = uint32(4)
+    distance: int = uint32(5)
+    candidates: tuple[Candidate, ...] = repeated(6, Candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """You are my child from now on: this connection is a link."""
+
+    number: int = uint64(1)
+    root: bytes = octets(2)
+    hops: int = uint32(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This link, or this request, is over."""
+
+    reason: int = uint32(1)
+    heir: Candidate | None = message(2, Candidate)  # noqa: RUF009, it declares a field
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a neighbour should know of its neighbour's place."""
+
+    root: bytes = octets(1)
+    hops: int = uint32(2)
+    degree: int = uint32(3)
+    ancestors: tuple[Candidate, ...] = repeated(4, Candidate)
+    others: tuple[Candidate, ...] = repeated(5, Candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    """A sign of life, with the echo of the last one heard."""
+
+    node: bytes = octets(1)
+    incarnation: int = uint64(2)
+    number: int = uint64(3)
+    echo: int = uint64(4)
+    echo_us: int = uint64(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A filter that a neighbour wants, under a number of its own."""
+
+    number: int = uint64(1)
+    pattern: str = string(2)
+    exact: bool = boolean(3)
+    selector: str = string(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Interests:
+    """What a neighbour wants from now on, and what no more."""
+
+    add: tuple[Wanted, ...] = repeated(1, Wanted)
+    remove: tuple[int, ...] = repeated(2, varint.UINT64)
+    synced: bool = boolean(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """I am about to go: send me nothing more, and say when you do not."""
+
+    heir: tuple[Candidate, ...] = repeated(1, Candidate)
+    neighbours: tuple[bytes, ...] = repeated(2, varint.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Nothing more comes on this link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Nothing more comes from me: I am gone, and everything was passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Somebody wants something done by this node."""
+
+    token: int = uint64(1)
+    what: str = string(2)
+    json: bytes = octets(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is done."""
+
+    token: int = uint64(1)
+    json: bytes = octets(2)
