@@ -38,6 +38,7 @@ class Ghost:
     c: Connection
     expected: set[bytes]
     at_ns: int  # when it goes at the latest
+    mine: bool  # its neighbours come here
     closed: bool = False
 
 
@@ -140,7 +141,7 @@ class Departure:
             expected = set(message.neighbours) - {self._me}
         else:
             expected = {heir} if heir else set()
-        self.ghosts[c.key] = Ghost(c, expected, now.ns + 2 * self._leave_ns)
+        self.ghosts[c.key] = Ghost(c, expected, now.ns + 2 * self._leave_ns, heir == self._me)
         self._deadlines.add(now.ns + 2 * self._leave_ns, "ghost", c.key)
         self._outflow.send(c, peers.Drained(), now)
 

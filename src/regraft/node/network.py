@@ -142,6 +142,7 @@ class Network:
         )
         self.links: dict[int, Connection] = {}
         self._gone = gone
+        self._leave_ms = joining.overlay.leave_ms
         self.departure = Departure(
             identity.node_id,
             self.links,
@@ -246,7 +247,10 @@ class Network:
             self.overlay.unreachable(target, now.ns)
         elif c.node:
             self.overlay.disconnected(c.key, now.ns)
-        return self.departure.closed(c, now)
+        stays = self.departure.closed(c, now)
+        if stays and self.departure.ghosts[c.key].mine:
+            self.overlay.stay(self._leave_ms, now.ns)
+        return stays
 
     def _ghost_gone(self, c: Connection, now: Now) -> None:
         """What stayed of a connection goes, too."""
@@ -302,6 +306,8 @@ class Network:
         room = TOLD_AT_ONCE
         for key in list(self._told):
             queue, c = self._told[key], self.links.get(key)
+            if c is not None and c.state is not OPEN:
+                c = None  # what it said last does not matter any more
             while queue and c is not None and room > 0:
                 message = queue.popleft()
                 if isinstance(message, peers.Leaving):

@@ -286,6 +286,14 @@ class LSTree:
         children = sorted(place.children.values(), key=lambda peer: peer.node)
         return place.as_candidate(children[0]) if children else NOBODY
 
+    def stay(self, delay_ms: int, now_ns: int) -> None:
+        """Others are on their way to this node: it asks nobody meanwhile, if it is a root."""
+        if self._place.parent is None and self._running and not self._leaving:
+            if self._seeking.outstanding:
+                self._seeking.cancel(now_ns)
+            self._seeking.wait(now_ns, delay_ms)
+            self._settle(now_ns)
+
     def heir(self, key: int, candidate: Candidate) -> None:
         """A neighbour is about to leave: when its link ends that is planned, and who is asked."""
         peer = self._place.peers.get(key)
