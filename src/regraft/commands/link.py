@@ -44,7 +44,8 @@ def add(address: str, timeout: float, url: str | None) -> None:
     """Attach the node at --url below the node at ADDRESS.
 
     It leaves the parent that it has, with all that is below it. If the node at
-    ADDRESS refuses, it looks for a place as any other does.
+    ADDRESS refuses, or does not answer, it looks for a place elsewhere, and
+    the exit code is 1.
 
     \b
     Put the node of this machine below 10.0.0.7:
@@ -69,11 +70,27 @@ async def _add(address: str, timeout: float, url: str | None) -> int:
                 f"{client.node_name} found no place below {address} within {timeout:g} s; "
                 "see `regraft inspect topology`, and its log for the reason",
             )
-        if parent["address"] == address:
-            click.echo(f"{client.node_name} is below {address}")
-        else:
-            click.echo(f"{client.node_name} is below {await _described(parent)}")
+        who = await _described(parent)
+        if not await _is_at(address, parent):
+            raise WorldError(
+                "unreachable",
+                f"{address} did not take {client.node_name}, or did not answer; "
+                f"it is below {who} now",
+            )
+        click.echo(f"{client.node_name} is below {who}")
     return 0
+
+
+async def _is_at(address: str, neighbour: dict[str, Any]) -> bool:
+    """Whether a neighbour is the node at an address, which may be another one of its own."""
+    if neighbour["address"] == address:
+        return True
+    try:
+        async with await connect(address, reconnect=False, connect_timeout=NAME_S) as client:
+            found = await client.inspect("node", timeout=NAME_S)
+    except RegraftError:
+        return False
+    return bool(found.get("id") == neighbour["node"])
 
 
 async def _changed(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 from faults import need
 
 from network import namespaces
-from network.cluster import Cluster, Node, Topologies, inner_of, paths, root_of
+from network.cluster import START_S, Cluster, Node, Topologies, inner_of, leaf_of, paths, root_of
 from network.crowd import IN_FLIGHT_S, Crowd, Publisher, Span, Subscriber
 from network.namespaces import Cable
 
@@ -116,6 +118,39 @@ def test_all_are_restarted_one_after_the_other(tmp_path: Path) -> None:
         crowd.check(lambda _, subscriber: subscriber.moves)
 
     tell(Cluster.on_loopback(tmp_path, NODES), story)
+
+
+def test_a_node_is_moved_by_hand(tmp_path: Path) -> None:
+    """`link add` and `link remove`: only those lose something whose way led over that link."""
+
+    async def story(cluster: Cluster, crowd: Crowd) -> None:
+        before = await cluster.one_tree()
+        victim, target = leaf_of(before), root_of(before)
+        neighbours = [before[victim]["parent"], before[target]["id"]]
+        struck = time.monotonic()
+        if neighbours[0] == neighbours[1]:  # it is there already
+            await shell("link", "remove", target, "--url", cluster[victim].url)
+        else:
+            said = await shell("link", "add", cluster[target].address, "-u", cluster[victim].url)
+            assert said == f"{victim} is below {target} ({cluster[target].address})\n"
+        after = await cluster.one_tree(within=REPAIR_S)
+        assert after[victim]["parent"] != neighbours[0]
+        healed = await crowd.flows(within=REPAIR_S)
+        await asyncio.sleep(0.5)
+        await crowd.finish()
+        crowd.check(harmed(before, [victim], (struck - IN_FLIGHT_S, healed)))
+
+    tell(Cluster.on_loopback(tmp_path, 4), story)
+
+
+async def shell(*arguments: str) -> str:
+    """What the real command prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "regraft", *arguments, stdout=PIPE, stderr=STDOUT
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), START_S)
+    assert process.returncode == 0, output
+    return output.decode()
 
 
 def two_sides(folder: Path, wire: Cable) -> Cluster:

@@ -111,7 +111,7 @@ class FakeNode:
             case native.Inspect(what="topology"):
                 return [native.Inspected("topology", json.dumps(self.topology()).encode())]
             case native.Inspect(what=what):
-                counters = {"sessions": self.clients + 1}
+                counters = {"id": self.id, "sessions": self.clients + 1}
                 return [native.Inspected(what, json.dumps(counters).encode())]
             case peers.Command():
                 arguments = json.loads(message.json)

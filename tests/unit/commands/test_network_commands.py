@@ -157,18 +157,29 @@ def test_link_add_waits_until_it_is_done(nodes: FakeNodes, regraft: Regraft) -> 
     island, south = nodes["island"], nodes["south"]
     island.obey = moves(nodes, "island", "south")
     result = regraft("link", "add", f"regraft://{south.address}", "-u", island.address)
-    assert (result.exit_code, result.output) == (0, f"island is below {south.address}\n")
+    assert (result.exit_code, result.output) == (0, f"island is below south ({south.address})\n")
     assert island.commands == [("link-add", {"address": south.address})]
 
 
-def test_link_add_says_where_it_ended_instead(nodes: FakeNodes, regraft: Regraft) -> None:
+def test_link_add_by_another_address_of_the_same_node(nodes: FakeNodes, regraft: Regraft) -> None:
     nodes["island"].obey = moves(nodes, "island", "south")
-    result = regraft("link", "add", "10.0.0.7", "-u", nodes["island"].address)
+    other = nodes["south"].address.replace("127.0.0.1", "localhost")
+    result = regraft("link", "add", other, "-u", nodes["island"].address)
     assert (result.exit_code, result.output) == (
         0,
         f"island is below south ({nodes['south'].address})\n",
     )
-    assert nodes["island"].commands == [("link-add", {"address": "10.0.0.7:7447"})]
+
+
+def test_link_add_says_where_it_ended_instead(nodes: FakeNodes, regraft: Regraft) -> None:
+    nodes["island"].obey = moves(nodes, "island", "south")
+    nodes.kill("harbour")
+    result = regraft("link", "add", nodes["harbour"].address, "-u", nodes["island"].address)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"regraft: {nodes['harbour'].address} did not take island, or did not answer; "
+        f"it is below south ({nodes['south'].address}) now\n"
+    )
 
 
 def test_link_add_that_does_not_come_about(nodes: FakeNodes, regraft: Regraft) -> None:
@@ -179,8 +190,8 @@ def test_link_add_that_does_not_come_about(nodes: FakeNodes, regraft: Regraft) -
         "regraft: island found no place below 10.0.0.7:1 within 0.2 s; "
         "see `regraft inspect topology`, and its log for the reason\n"
     )
-    result = regraft("link", "add", "10.0.0.7:1", "--timeout", "0", *where)
-    assert (result.exit_code, result.output) == (0, "island asks 10.0.0.7:1 for a place\n")
+    result = regraft("link", "add", "10.0.0.7", "--timeout", "0", *where)
+    assert (result.exit_code, result.output) == (0, "island asks 10.0.0.7:7447 for a place\n")
 
 
 def test_link_add_of_what_is_no_address(regraft: Regraft) -> None:
@@ -301,4 +312,4 @@ def test_the_blocking_client_has_commands(nodes: FakeNodes) -> None:
         node.obey = refuses(LocalError("not-supported", "not that"))
         with pytest.raises(LocalError, match="not that"):
             client.command("y")
-        assert client.inspect("node") == {"sessions": 1}
+        assert client.inspect("node")["sessions"] == 1
