@@ -18,9 +18,9 @@ SEEDS = range(400)
 FEW = 12
 AT_ONCE = 10  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
-    "no-guard": (29, 38, 66),
-    "stale-acceptance": (7, 66, 20),
-    "unsubscribe-first": (10,),
+    "no-guard": (5, 10),
+    "stale-acceptance": (11, 17),
+    "unsubscribe-first": (12, 14),
 }
 
 
@@ -102,7 +102,7 @@ def test_a_plan_is_shortened_to_what_matters() -> None:
 
 @pytest.mark.slow
 def test_a_failure_is_shortened_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    networks = Networks(bugs=frozenset({"no-guard"}), quiet=True)
+    networks = Networks(bugs=frozenset({"no-guard"}), quiet=True, tries_max=100)
     seed = next(seed for seed in (*SUSPECTS["no-guard"], *SEEDS) if tell(seed, "no-guard"))
     assert networks.tell(seed)
     printed = capsys.readouterr().out

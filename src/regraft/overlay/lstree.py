@@ -360,7 +360,9 @@ class LSTree:
     def _verdict(self, ask: Ask, now_ns: int) -> Reason | None:
         """What a root says to a request; None if it grants."""
         if self._seeking.outstanding and "no-guard" not in self._bugs:
-            if ask.asker < self._place.me:
+            # Whoever only searches gives way to one that repairs; nobody who asks his heir does.
+            yields = ask.asker > self._place.me or (bool(ask.replaces) and self._seeking.idle)
+            if not yields or self._seeking.by_heir:
                 self._seeking.refused_busy()
                 return Reason.BUSY
             self._seeking.cancel(now_ns)
@@ -514,7 +516,8 @@ class LSTree:
             return
         if heir.address:
             place.cache.note(heir, now_ns)
-        self._seeking.begin(Round.REPAIR, now_ns, [heir.address] if heir.address else [])
+        named = [heir.address] if heir.address else []
+        self._seeking.begin(Round.REPAIR, now_ns, named, heir=bool(named))
 
     def _told(self, peer: Peer, status: Status, now_ns: int) -> None:
         """A neighbour says what is new around it."""

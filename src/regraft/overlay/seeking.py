@@ -89,6 +89,7 @@ class Seeking:
         self.key = -1  # the connection that the request went by
         self.replaces = b""  # the rid of the link that was lost
         self._first: list[str] = []
+        self._heir = False
         self._better: list[str] = []
         self._sample: list[str] = []  # of a search
         self._tried: dict[str, None] = {}
@@ -100,6 +101,7 @@ class Seeking:
         self._refused_busy = False  # somebody, while the request was outstanding
         self._paused = False  # the round goes on after a rest
         self._survey_ns = 0  # until then round-trip times are compared
+        self._patience_ns = 0  # until then only the best are asked
         self._backoff_ms = 0
         self._search_ms = 0  # until the next search: short at first, then longer
 
@@ -109,6 +111,17 @@ class Seeking:
         return self.stage is Stage.ASKING
 
     @property
+    def idle(self) -> bool:
+        """Whether it looks for other trees only because it is time to."""
+        return self.round is Round.SEARCH
+
+    @property
+    def by_heir(self) -> bool:
+        """Whether the request went to the heir that its parent named when it left."""
+        peer = self._place.peers.get(self.key)
+        return self._heir and peer is not None and any(name in self._first for name in peer.names)
+
+    @property
     def _anybody(self) -> bool:
         """Whether there is anybody to ask, ever."""
         fixed = self._place.options.parent
@@ -116,8 +129,11 @@ class Seeking:
 
     # --------------------------------------------------------------------- life
 
-    def begin(self, round: Round, now_ns: int, first: list[str] | None = None) -> None:
-        """Look for a place, from the beginning."""
+    def begin(
+        self, round: Round, now_ns: int, first: list[str] | None = None, heir: bool = False
+    ) -> None:
+        """Look for a place, from the beginning: at `first`, which may be an heir, before others."""
+        self._heir = heir
         self.stage = Stage.LOOKING
         self.round = round
         self._first = first or []
@@ -132,6 +148,7 @@ class Seeking:
             self._search_ms = 0
         else:
             self._sample = place.cache.for_search(SEARCHED, place.random, place.linked)
+        self._patience_ns = now_ns + place.options.survey_ms * MS if round is Round.REPAIR else 0
         self._begin_survey(now_ns)
         self.step(now_ns)
 
@@ -217,6 +234,7 @@ class Seeking:
         if named:
             self._begin_survey(now_ns)
         if self._own >= OWN_MAX:
+            self._paused = self.round is not Round.SEARCH  # there are others, not tried yet
             self._rest(now_ns)
         elif self._refused_busy:
             self._paused = True
@@ -253,6 +271,10 @@ class Seeking:
             return
         place = self._place
         order = self._order(now_ns)
+        if now_ns < self._patience_ns:
+            # An orphan's open connections mostly lead to its own subtree: the best ones first,
+            # though they have to be dialled.
+            order = order[:AT_ONCE]
         ready = [peer for known in order if (peer := place.spare_to(known.address))]
         if now_ns < self._survey_ns and self._survey(order, ready, now_ns):
             return
@@ -262,6 +284,8 @@ class Seeking:
         self._dial(order, now_ns)
         if self._waiting:
             self.at_ns = min(self._waiting.values())
+            if now_ns < self._patience_ns:
+                self.at_ns = min(self.at_ns, self._patience_ns)
             return
         self._exhausted(now_ns)
 

@@ -6,6 +6,7 @@ gives the same trace, to the byte.
 """
 
 from regraft.simulate.disk import Disk
+from regraft.simulate.network import Conditions, Network
 from regraft.simulate.world import Broker, Pipe, World
 
-__all__ = ["Broker", "Disk", "Pipe", "World"]
+__all__ = ["Broker", "Conditions", "Disk", "Network", "Pipe", "World"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from regraft.simulate.durable_story import DurableStory
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
-from regraft.simulate.shrink import shrink
+from regraft.simulate.shrink import TRIES_MAX, shrink
 from regraft.simulate.story import Story, complaints
 
 
@@ -54,6 +54,7 @@ class Networks:
     trace: bool = False
     shrinking: bool = True
     quiet: bool = False
+    tries_max: int = TRIES_MAX  # to shorten what fails
     converged_ms: list[float] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
 
@@ -87,7 +88,7 @@ class Networks:
             return any(found.kind == kind for found in NetworkStory(other, self.bugs).tell())
 
         print("shortening ...", flush=True)
-        short, tries = shrink(plan, fails)
+        short, tries = shrink(plan, fails, self.tries_max)
         print(f"{len(short.acts)} of {len(plan.acts)} acts are enough ({tries} tries):")
         print(short.told())
         for found in NetworkStory(short, self.bugs).tell():

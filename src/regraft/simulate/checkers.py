@@ -117,7 +117,9 @@ class Tree:
     def _changed(self, key: Key, old: Mapping[int, Key], new: Mapping[int, Key], ns: int) -> None:
         for wire, other in new.items():
             theirs = self.standings.get(other)
-            if wire not in old and theirs is not None and theirs.links.get(wire) == key:
+            if wire in old or theirs is None or theirs.links.get(wire) != key:
+                continue
+            if wire in (theirs.parent, self.standings[key].parent):
                 self.since.setdefault(wire, ns)
                 self.ends[wire] = (key, other)
                 self.version += 1

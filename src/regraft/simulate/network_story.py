@@ -515,19 +515,24 @@ class NetworkStory:
         troubles[:] = [t._replace(until_ns=min(t.until_ns, now)) for t in troubles]
 
     def _await_convergence(self) -> None:
-        begin_ns = self.world.ns
-        while True:
+        """Until all is settled, and has been for a while."""
+        begin_ns = since_ns = self.world.ns
+        version = -1
+        while not self.complaints:
             found = next(self._unsettled(), None)
+            if found is not None or version != self.tree.version:
+                since_ns, version = self.world.ns, self.tree.version
             waited_ms = (self.world.ns - begin_ns) / MS
-            if found is None:
-                self.converged_ms = waited_ms
-                self._line(f"all is settled after {waited_ms:.0f} ms")
+            if found is None and self.world.ns - since_ns > CALM_NS:
+                self.converged_ms = (since_ns - begin_ns) / MS
+                self._line(f"all is settled since {self.converged_ms:.0f} ms after that")
                 return
-            if waited_ms >= BOUND_MS or self.complaints:
-                text = f"after {waited_ms:.0f} ms: {found.text}"
-                self.complaints += [Complaint(found.kind, text), *islice(self._unsettled(), 1, 6)]
+            if waited_ms >= BOUND_MS:
+                text = f"after {waited_ms:.0f} ms: {found.text if found else 'links still change'}"
+                kind = found.kind if found else "restless"
+                self.complaints += [Complaint(kind, text), *islice(self._unsettled(), 1, 6)]
                 return
-            self.world.advance(LOOK_MS)
+            self.world.advance(LOOK_MS if found is not None else CALM_NS / MS / 2 + 1)
 
     def _unsettled(self) -> Iterator[Complaint]:
         """What is not yet as it should be when nothing happens."""
@@ -548,7 +553,6 @@ class NetworkStory:
 
     def _last_round(self) -> None:
         """Everybody says something, and whoever wants it gets it."""
-        self.world.advance(CALM_NS / MS + 1)
         random = Random(f"last round {self.plan.seed}")
         before = len(self.deliveries.publications)
         for visit in self._visits.values():

@@ -27,8 +27,8 @@ SELECTORS = (
 )
 COLORS = ("red", "blue", "green")
 
-STARTED_MS = 2500  # by then all nodes have been started
-TROUBLE_MS = 6000  # from then on things go wrong
+STARTED_MS = 1500  # by then all nodes have been started
+TROUBLE_MS = 4500  # from then on things go wrong
 
 
 class Act(NamedTuple):
@@ -80,8 +80,8 @@ def make_plan(
     """
     random = Random(f"plan {seed}")
     mode = mode or MODES[seed % 2]
-    nodes = nodes or random.choice((3, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20))
-    lasting_ms = lasting_ms or random.choice((4000, 8000, 12_000))
+    nodes = nodes or random.choice((3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 12, 14, 17, 20))
+    lasting_ms = lasting_ms or random.choice((3000, 6000, 10_000))
     end_ms = TROUBLE_MS + lasting_ms
     acts = [
         *_starts(random, nodes),
@@ -182,7 +182,7 @@ def _guests(random: Random, nodes: int, end_ms: float, pace: float) -> Iterator[
             if random.random() < 0.4:
                 yield Act(random.uniform(ms, end_ms), "unsubscribe", (guest, ids))
         if random.random() < 0.7:
-            for _ in range(int(lasting * random.choice((0.5, 1, 2)))):
+            for _ in range(int(lasting * random.choice((0.3, 0.7, 1.5)))):
                 yield _publish(random, guest, random.uniform(comes, end_ms))
         if random.random() < 0.15:
             yield Act(random.uniform(comes, end_ms), "depart", (guest,))
@@ -207,7 +207,7 @@ def _exposures(random: Random, nodes: int, end_ms: float) -> Iterator[Act]:
         before = comes + 2500  # it is established by then
         yield Act(before, "publish", (number + 100, 1, 0, topic, n, "red", 0))
         ms = random.uniform(before + 100, end_ms - 500)
-        yield Act(ms - 1, "publish", (number + 100, 60, 0.7, topic, n, "red", 0))
+        yield Act(ms - 1, "publish", (number + 100, 50, 0.7, topic, n, "red", 0))
         yield Act(ms, "unsubscribe", (number, 10 * number))
 
 
@@ -282,9 +282,12 @@ def _move(random: Random, nodes: int, ms: float) -> Iterator[Act]:
 
 
 def _leave(random: Random, nodes: int, ms: float) -> Iterator[Act]:
-    """A node is stopped as it should be."""
+    """A node is stopped as it should be, while others talk."""
     node = random.randrange(nodes)
     yield Act(ms, "leave", (node,))
+    for guest in range(3):
+        what = (random.choice(TOPICS), random.randrange(6, 9), "red", 0)
+        yield Act(ms - 10, "publish", (guest, 40, 1.5, *what))
     if random.random() < 0.7:
         again = ms + random.uniform(3000, 6000)
         yield Act(again, "start", (node, _seeds(random, nodes, node)))
