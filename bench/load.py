@@ -8,31 +8,51 @@ must still arrive.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import select
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from bench.dialects import DIALECTS, Channel, LostError, Work
-from bench.servers import Server, cpu_seconds, machine_cpu_seconds
+from bench.servers import cpu_seconds, machine_cpu_seconds
 
 BUFFER_BYTES = 256 * 1024
 QUIET_SECONDS = 3.0  # nothing arrives for so long: nothing more will
 FIRST_SECONDS = 10.0  # until the first delivery
 CALL_SECONDS = 60.0  # for one measurement, all in all
+PACE_SECONDS = 0.002  # between two blocks, where there is a rate
 
 FORK = multiprocessing.get_context("fork")
 
 
+class Loaded(Protocol):
+    """What load is put on: a server, or several that belong together."""
+
+    name: str  # of its dialect
+    port: int  # where is published
+
+    @property
+    def taker_ports(self) -> tuple[int, ...]:
+        """Where subscribers connect, in turn."""
+
+    def cpu_seconds(self) -> float:
+        """Of all its processes, since they started."""
+
+    def wait_for_routes(self) -> None:
+        """Return when what is published reaches all who subscribed by now."""
+
+
 @dataclass(frozen=True)
 class Window:
-    """How long: before the count begins, and the count itself."""
+    """How long: before the count begins, and the count itself; and how fast."""
 
     warm_seconds: float
     seconds: float
+    rate: int = 0  # messages a second; 0: as many as can be
 
 
 @dataclass(frozen=True)
@@ -80,19 +100,24 @@ class Shared:
         self.sent = FORK.RawValue("q", -1)  # messages, once the sender is done
 
 
-def send(server: str, port: int, work: Work, shared: Shared, pipe: Connection) -> None:
-    """The sending process: blocks, as far as credit goes, until told to stop."""
+def send(server: str, port: int, work: Work, rate: int, shared: Shared, pipe: Connection) -> None:
+    """The sending process: blocks, as far as credit and rate go, until told to stop."""
     dialect = DIALECTS[server]
     block = dialect.block(work)
     view = memoryview(block.data)
+    most = min(block.count, int(rate * PACE_SECONDS)) if rate else block.count
     sent = 0
     try:
         channel = dialect.open(port, work, False)
         shared.sender_pid.value = os.getpid()
+        due = time.monotonic()
         while not shared.stop.value:
-            count = channel.allowed(block.count, block.size)
+            count = channel.allowed(most, block.size)
             channel.sock.sendall(view[: count * block.size])
             sent += count
+            if rate:
+                due += count / rate
+                time.sleep(max(0.0, due - time.monotonic()))
         shared.sent.value = sent
         pipe.send("")
         pipe.poll(CALL_SECONDS)  # the connection stays open until all has arrived
@@ -103,20 +128,21 @@ def send(server: str, port: int, work: Work, shared: Shared, pipe: Connection) -
 class Receiver:
     """The receiving process: all subscribers, one buffer."""
 
-    def __init__(self, server: Server, work: Work, window: Window, shared: Shared) -> None:
+    def __init__(self, server: Loaded, work: Work, window: Window, shared: Shared) -> None:
         self.server = server
         self.window = window
         self.shared = shared
         open_channel = DIALECTS[server.name].open
         self.channels: dict[int, Channel] = {}
-        for _ in range(work.takers):
-            channel = open_channel(server.port, work, True)
+        for port in itertools.islice(itertools.cycle(server.taker_ports), work.takers):
+            channel = open_channel(port, work, True)
             self.channels[channel.sock.fileno()] = channel
         self.poll = select.epoll()
         for fd in self.channels:
             self.poll.register(fd, select.EPOLLIN)
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
         self.takers = work.takers
+        server.wait_for_routes()
 
     def mark(self) -> Mark:
         channels = self.channels.values()
@@ -198,7 +224,7 @@ class Receiver:
         return f"{counts[0]} to {counts[-1]} arrived of which {said}"
 
 
-def receive(server: Server, work: Work, window: Window, shared: Shared, pipe: Connection) -> None:
+def receive(server: Loaded, work: Work, window: Window, shared: Shared, pipe: Connection) -> None:
     """The receiving process; says `ready`, then what it measured, or what went wrong."""
     try:
         receiver = Receiver(server, work, window, shared)
@@ -222,13 +248,14 @@ def answer(pipe: Connection) -> Any:
         return "the process ended without a word"
 
 
-def measure(server: Server, work: Work, window: Window) -> Measurement:
+def measure(server: Loaded, work: Work, window: Window) -> Measurement:
     """One server, one work, one window."""
     shared = Shared()
     here, there = FORK.Pipe()
     here_too, there_too = FORK.Pipe()
     receiver = FORK.Process(target=receive, args=(server, work, window, shared, there))
-    sender = FORK.Process(target=send, args=(server.name, server.port, work, shared, there_too))
+    told = (server.name, server.port, work, window.rate, shared, there_too)
+    sender = FORK.Process(target=send, args=told)
     try:
         receiver.start()
         there.close()

@@ -44,6 +44,14 @@ class Server:
         self.pid = process.pid
         self._process = process
 
+    @property
+    def taker_ports(self) -> tuple[int, ...]:
+        """Where subscribers connect."""
+        return (self.port,)
+
+    def wait_for_routes(self) -> None:
+        """One server knows at once who subscribed."""
+
     def cpu_seconds(self) -> float:
         """Processor time of all its threads since it started."""
         return cpu_seconds(self.pid)

@@ -213,7 +213,7 @@ class Session:
         return len(self.got) - before
 
 
-def subscribe_all(sessions: list[Session], server: Server) -> list[float]:
+def subscribe_all(sessions: list[Session]) -> list[float]:
     """All subscriptions of all sessions, a few at a time; when each tenth was done."""
     total = sum(len(session.ends) for session in sessions)
     waiting = iter(sessions)
@@ -237,7 +237,6 @@ def subscribe_all(sessions: list[Session], server: Server) -> list[float]:
                     active[another.sock.fileno()] = another
         while len(marks) <= 10 * done // total:
             marks.append(time.monotonic())
-    assert server.is_running()
     return marks
 
 
@@ -356,7 +355,8 @@ def watch(plan: Plan, server: Server, seconds: float) -> Result:
     begin = time.monotonic()
     time.sleep(seconds)
     cpu = server.cpu_seconds()
-    marks = subscribe_all(plan.sessions, server)
+    marks = subscribe_all(plan.sessions)
+    assert server.is_running()
     cpu = server.cpu_seconds() - cpu
     time.sleep(1.0)  # what is left of the burst is neither while nor after
     settled = time.monotonic()
