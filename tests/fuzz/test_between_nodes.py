@@ -40,9 +40,9 @@ SELECTORS = ("", "n > 5", "n >", "s LIKE 'a%'", "1 = 1", "x" * 200, "s REGEXP '(
 class Alone:
     """A node in a network of which only forged connections exist."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limits: Limits | None = None) -> None:
         self.random = Random(seed)
-        self.node = Node(Identity(ME, "me", 2), Limits(), 10_000, Random(seed))
+        self.node = Node(Identity(ME, "me", 2), limits or Limits(), 10_000, Random(seed))
         self.ns = 0
         self.written: dict[int, bytearray] = {}
         self.closed: set[int] = set()
@@ -206,3 +206,21 @@ def test_some_of_it_makes_links() -> None:
         world.send(key, native.encode(ask) + native.encode(peers.Interests((), (), True)))
         made += bool(world.node.topology()["links"])
     assert made > 10
+
+
+def test_a_neighbour_that_talks_without_end_is_cut_off() -> None:
+    """Frames that wait for their turn cost memory, though nothing is in them."""
+    world = Alone(3, Limits(link_filters=500))
+    key = world.open()
+    world.send(key, native.encode(peers.Peer(1, 1, OTHER, "o", 1, "other:1", 9, 1 << 20)))
+    world.send(key, native.encode(peers.Ask(OTHER, 1, 0, False, b"", "other:1")))
+    assert world.node.topology()["links"]
+    world.send(key, native.encode(peers.Interests((), (), False)) * 400)
+    assert key not in world.closed
+    for _ in range(10):
+        world.pass_time(1)
+    world.send(key, native.encode(peers.Interests((), (), False)) * 400)
+    assert key not in world.closed
+    world.send(key, native.encode(peers.Interests((), (), False)) * 400)
+    assert key in world.closed
+    assert b"limit-exceeded" in world.written[key]

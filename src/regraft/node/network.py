@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
 NODE = "node"  # the principal of other nodes
+EARLY_MAX = 1000  # requests that wait for a node to be gone
 TOLD_AT_ONCE = 100  # filters that are taken in one step
 ANNOUNCED_BYTES = 16_384  # of filters in one frame
 WILDCARDS = ("", "0.0.0.0", "::", "[::]")
@@ -162,7 +163,7 @@ class Network:
         self._forwarding_ns: int | None = None
         self._watching = False
         self._told: dict[int, deque[peers.Interests | peers.Leaving]] = {}  # by links, untaken
-        self._untold: dict[int, int] = {}  # how many filters
+        self._untold: dict[int, int] = {}  # how much that is
         self._leaving_for = ""
         self._early: list[tuple[int, peers.Ask]] = []
         self._bad_datagrams = 0
@@ -277,7 +278,8 @@ class Network:
         """A frame of another node, after its introduction."""
         if type(message) is peers.Ask and self.departure.ending:
             # Those who ask for the place of a node that leaves come before all that it sent did.
-            self._early.append((c.key, message))
+            if len(self._early) < EARLY_MAX:  # who gets no answer asks again
+                self._early.append((c.key, message))
         elif type(message) in MESSAGES:
             self.overlay.receive(c.key, from_frame(message), now.ns)
             self._perform(now)  # what stands behind ACCEPT belongs to a link already
@@ -291,7 +293,7 @@ class Network:
 
     def _interests(self, c: Connection, message: peers.Interests, now: Now) -> None:
         """A neighbour wants something, or no more: it is dealt with at the end of the step."""
-        waiting = self._untold.get(c.key, 0) + len(message.add)
+        waiting = self._untold.get(c.key, 0) + _weight(message)
         if len(self._router.held(c.key)) + waiting > self._limits.link_filters:
             raise WorldError(
                 "limit-exceeded",
@@ -316,8 +318,9 @@ class Network:
                 if len(message.add) > room:
                     queue.appendleft(replace(message, add=message.add[room:]))
                     message = peers.Interests(message.add[:room])
-                room -= len(message.add) + len(message.remove) + 1
-                self._untold[key] -= len(message.add)
+                    self._untold[key] += 1  # they are two now
+                room -= _weight(message)
+                self._untold[key] -= _weight(message)
                 try:
                     self._listen(c, message, now)
                 except RegraftError as error:
@@ -374,11 +377,8 @@ class Network:
         heir = messages.Candidate(*astuple(message.heir[0])) if message.heir else messages.NOBODY
         self.overlay.heir(c.key, heir)
 
-    def _drained(self, c: Connection, message: peers.Drained, now: Now) -> None:
+    def _drained(self, c: Connection, message: peers.Drained | peers.Left, now: Now) -> None:
         self.departure.drained(c, now)
-
-    def _left(self, c: Connection, message: peers.Left, now: Now) -> None:
-        pass  # its connection ends now
 
     def _credit(self, c: Connection, message: native.Credit, now: Now) -> None:
         self._outflow.credit(c, message, now)
@@ -578,12 +578,9 @@ class Network:
 
     def leave(self, now: Now) -> None:
         """This node is about to end: hand over, and hang up."""
-        self.departure.begin(self._heir(), now)
-        self.overlay.leave(now.ns)
-
-    def _heir(self) -> peers.Candidate | None:
         heir = self.overlay.successor()
-        return peers.Candidate(*heir) if heir.node else None
+        self.departure.begin(peers.Candidate(*heir) if heir.node else None, now)
+        self.overlay.leave(now.ns)
 
     # ------------------------------------------------------------------------ looking
 
@@ -634,6 +631,11 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _weight(message: peers.Interests) -> int:
+    """What it costs to deal with it, and to keep it until then."""
+    return len(message.add) + len(message.remove) + 1
+
+
 def _advertised(address: str) -> str:
     """An address for others; a host that means "any here" is left for them to fill in."""
     host, _, port = address.rpartition(":")
@@ -677,7 +679,7 @@ HANDLERS: dict[type[Any], Any] = {
     native.Error: Network._error,
     peers.Leaving: Network._leaving,
     peers.Drained: Network._drained,
-    peers.Left: Network._left,
+    peers.Left: Network._drained,  # and its connection ends now
 }
 COMMANDS: dict[str, Callable[[Network, dict[str, Any], Now], dict[str, Any]]] = {
     "link-add": Network._link_add,
