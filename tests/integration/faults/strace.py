@@ -67,8 +67,13 @@ class Trace(NamedTuple):
 
     @property
     def injected(self) -> list[Call]:
-        """What did not happen by itself. A call that a signal ended is the last of its thread."""
-        return [call for call in self.calls if call.injected or call.result is None]
+        """What did not happen by itself."""
+        return [call for call in self.calls if call.injected]
+
+    @property
+    def ended(self) -> list[Call]:
+        """What the end of the process cut off: the last call of a thread, whoever ended it."""
+        return [call for call in self.calls if call.result is None]
 
 
 class Traced:
