@@ -110,6 +110,9 @@ def test_orders_survive_a_killed_node(node: Node) -> None:
     assert node.run("sub", "--from", "start", "--count", "2", "--body")[1] == "one\ntwo\n"
     assert node.run("sub", "--from", "#2", "--count", "1", "--body")[1] == "two\n"
     assert node.run("sub", "--from", "-1h", "--count", "2", "--body")[1] == "one\ntwo\n"
+    for end, out in (("now", "one\ntwo\n"), ("#1", "one\n"), ("-1h", "")):
+        code, found, err = node.run("sub", "--from", "start", "--until", end, "--body")
+        assert (code, found, err) == (0, out, "")
     code, _, err = node.run("sub", "--durable", "billing", "--remove")
     assert (code, err) == (0, "removed billing, with 0 messages that waited in it\n")
     code, _, err = node.run("sub", "--durable", "billing", "--remove")
@@ -157,7 +160,9 @@ def test_wrong_usage(node: Node) -> None:
     for arguments, sentence in (
         (["--durable", "a", "--from", "start"], "does not go with --from"),
         (["--remove"], "--remove needs --durable"),
-        (["--pace"], "--pace and --stream go with --from"),
+        (["--pace"], "--until, --pace and --stream go with --from"),
+        (["--until", "now"], "--until, --pace and --stream go with --from"),
+        (["--from", "start", "--until", "then"], "'then' is no place"),
         (["--from", "never"], "'never' is no place"),
     ):
         code, out, err = node.run("sub", *arguments)

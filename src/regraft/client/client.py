@@ -407,6 +407,8 @@ class Client(Upkeep):
         stream: str = "",
         since: float = 0.0,
         sequence: int = 0,
+        until: float = 0.0,
+        until_sequence: int = 0,
         paced: bool = False,
         callback: Callback | None = None,
         timeout: float | None = 10.0,
@@ -414,10 +416,14 @@ class Client(Upkeep):
         """Read a retained topic again, and then what is added to it.
 
         It begins with what was persisted `since` then (seconds since 1970), or with a `sequence`,
-        or with the oldest message that is there. With `paced`, messages come with the same time
-        between them as when they were published.
+        or with the oldest message that is there. It ends before what was persisted at `until` or
+        later, or with `until_sequence`, whichever comes first; if that is still to come, it waits
+        for it. With `paced`, messages come with the same time between them as when they were
+        published.
         """
         since_us = int(since * 1_000_000)
+        if until < 0 or until_sequence < 0:
+            raise LocalError("bad-message", "a replay ends after 1970, and not before sequence 1")
         wanted = self._wanted_of(
             pattern,
             where,
@@ -425,6 +431,8 @@ class Client(Upkeep):
             stream=stream,
             from_sequence=max(sequence, 0 if since_us else 1),
             from_time=since_us,
+            until_time=int(until * 1_000_000),
+            until_sequence=until_sequence,
             paced=paced,
         )
         replay = Replay(wanted, self._taken, self._unsubscribe)

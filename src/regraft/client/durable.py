@@ -73,7 +73,6 @@ class Durable(Subscription):
         self.manual = manual
         self.called = False  # a callback takes the messages
         self.waiting_at_start = 0
-        self.stands = False  # at the node that we are connected to
         self._send = send
         self._handed: dict[int, None] = {}  # with the application, and not settled
         self._failed: set[int] = set()  # those of them that a callback could not deal with
@@ -228,7 +227,6 @@ class Durable(Subscription):
     def reconnected(self) -> None:
         """What was not settled comes again."""
         self._again = True
-        self.stands = False
         self._drop_pending()
         self._settled.clear()  # what the node does not know comes again, and is settled then
         text = "in flight: the connection was lost; it is settled when it comes again"

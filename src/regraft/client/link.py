@@ -52,6 +52,13 @@ class Settled(NamedTuple):
     answer: native.Subscribed | None = None
 
 
+class Unsettled(NamedTuple):
+    """The node refused a SETTLE; the subscription goes on."""
+
+    subscription: int
+    error: RegraftError
+
+
 class Safe(NamedTuple):
     """Persistent messages are safe: their sequences, as first and count, and takers of each."""
 
@@ -131,6 +138,7 @@ LinkEvent: TypeAlias = (
     Welcomed
     | Arrived
     | Settled
+    | Unsettled
     | Safe
     | Done
     | Confirmed
@@ -258,6 +266,8 @@ class Link:
         error = message.exception()
         if message.fatal:
             return Failed(error)
+        if message.settlement:
+            return Unsettled(message.subscription, error)
         if message.subscription:
             return Settled(message.subscription, error)
         if not message.ordinal:

@@ -34,6 +34,7 @@ from regraft.client.link import (
     Safe,
     Settled,
     Told,
+    Unsettled,
     Welcomed,
 )
 from regraft.client.options import Options
@@ -508,6 +509,10 @@ class Upkeep:
                     durable.done(token)
             case Settled(id, error, answer):
                 self._settled(id, error, answer)
+            case Unsettled(id, error):
+                durable = self._subscriptions.get(id)
+                if isinstance(durable, Durable):
+                    durable.refused(error)
             case Confirmed(ordinal):
                 for waiting in (self._confirmations, self._barriers):
                     for key in [key for key in waiting if key <= ordinal]:
@@ -541,19 +546,12 @@ class Upkeep:
         subscription = self._subscriptions.get(id)
         if answer is not None and subscription is None:
             return  # it was asked for again at a reconnection, and is not wanted any more
-        durable = subscription if isinstance(subscription, Durable) else None
-        if durable is not None and answer is not None:
-            durable.stands = True
-        if future is not None:
+        if future is not None and not future.done():
             if answer is not None:
                 self._subscribed[id] = answer
             _resolve(future, error)
-        elif error is None:
-            return
-        elif durable is not None and durable.stands and error.code.name == "limit-exceeded":
-            durable.refused(error)
-        elif subscription is not None:
-            # Refused when it was repeated; or it cannot go on.
+        elif subscription is not None and answer is None:
+            # Nobody asked: it is at its end, was refused when it was repeated, or cannot go on.
             self._subscriptions.pop(id).end(error)
 
     def _answered(self, requests: list[int], answer: bytes | RegraftError) -> None:

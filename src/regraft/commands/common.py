@@ -69,9 +69,11 @@ class Place(NamedTuple):
 
 
 def parse_place(text: str) -> Place:
-    """`start`, `#SEQUENCE`, an age as in `-90m`, or a date or moment, local unless it says so."""
+    """`start`, `now`, `#SEQUENCE`, an age as in `-90m`, or a moment, local unless it says so."""
     if text == "start":
         return Place(sequence=1)
+    if text == "now":
+        return Place(time.time_ns() // 1000)
     if number := re.fullmatch(r"#(\d{1,18})", text):
         return Place(sequence=max(1, int(number[1])))
     if age := re.fullmatch(r"-(\d{1,9}(?:\.\d{1,6})?)([smhdw])", text):
@@ -82,7 +84,7 @@ def parse_place(text: str) -> Place:
     except (ValueError, OverflowError, OSError):
         raise LocalError(
             "bad-message",
-            f"{text!r} is no place: write start, #SEQUENCE, an age as -90m (s, m, h, d, w), "
+            f"{text!r} is no place: write start, now, #SEQUENCE, an age as -90m (s, m, h, d, w), "
             "or a moment as 2026-11-15T10:00",
         ) from None
 

@@ -443,7 +443,7 @@ def _persist(writer: Journal, folder: SegmentFolder, now_us: int) -> None:
         if isinstance(request, Persist):
             for first, offset, piece in request.pieces:
                 _make(folder, first, request.size)
-                _overwrite(folder.path_of(first), offset, piece)
+                _overwrite(folder.path_of(first), offset, bytes(piece))
             writer.persisted(now_us)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import click
 
 from regraft.client import Client, Durable, Subscription, connect
+from regraft.client.subscription import EndedError
 from regraft.commands.common import Place, as_json, as_text, counted, parse_place, run, url_option
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
@@ -22,6 +23,7 @@ class Wanted(NamedTuple):
     exact: bool
     durable: str
     start: Place | None
+    end: Place | None
     stream: str
     pace: bool
     in_flight: int  # of a durable subscription; 0: as the node likes
@@ -56,6 +58,13 @@ class Wanted(NamedTuple):
     help="Read a retained topic again, from start, #SEQUENCE, -90m (s, m, h, d, w) or "
     "2026-11-15T10:00 on.",
 )
+@click.option(
+    "--until",
+    "end",
+    metavar="WHEN",
+    help="With --from: end there, with #SEQUENCE, or before what was published at a time, which is "
+    "now, or written as for --from.",
+)
 @click.option("--stream", default="", metavar="NAME", help="With --from: the name of the stream.")
 @click.option("--pace", is_flag=True, help="With --from: as slowly as it was published.")
 @click.option("--json", "form", flag_value="json", help="One JSON object per line.")
@@ -71,6 +80,7 @@ def sub(
     durable: str,
     remove: bool,
     start: str | None,
+    end: str | None,
     stream: str,
     pace: bool,
     form: str | None,
@@ -91,6 +101,8 @@ def sub(
         regraft sub orders --durable billing --count 0
     What was published in the last hour, and what follows:
         regraft sub orders --from -1h
+    All that is there, and no more:
+        regraft sub orders --from start --until now
 
     '+' stands for one level of a topic, '#' for the rest. A topic without
     wildcards includes what is below it, unless --exact is given.
@@ -99,12 +111,13 @@ def sub(
         raise click.UsageError("--durable goes on where it was; it does not go with --from")
     if remove and not durable:
         raise click.UsageError("--remove needs --durable: which subscription should end?")
-    if (pace or stream) and start is None:
-        raise click.UsageError("--pace and --stream go with --from")
+    if (pace or stream or end is not None) and start is None:
+        raise click.UsageError("--until, --pace and --stream go with --from")
     place = parse_place(start) if start is not None else None
+    last = parse_place(end) if end is not None else None
     # What is not going to be printed is not fetched: it would count as delivered.
     in_flight = 0 if count is None else max(count, 1)
-    wanted = Wanted(pattern, where, exact, durable, place, stream, pace, in_flight)
+    wanted = Wanted(pattern, where, exact, durable, place, last, stream, pace, in_flight)
     if remove:
         sys.exit(run(_remove(wanted, url)))
     sys.exit(run(_sub(wanted, count, timeout, form or "text", url)))
@@ -132,6 +145,8 @@ async def _subscribe(client: Client, wanted: Wanted) -> Subscription:
             stream=wanted.stream,
             since=wanted.start.time_us / 1_000_000,
             sequence=wanted.start.sequence,
+            until=wanted.end.time_us / 1_000_000 if wanted.end is not None else 0.0,
+            until_sequence=wanted.end.sequence if wanted.end is not None else 0,
             paced=wanted.pace,
         )
     return await client.subscribe(pattern, where=where, exact=exact)
@@ -162,6 +177,8 @@ async def _print(
     while left != 0:
         try:
             message = await subscription.next(timeout)
+        except EndedError:
+            return 0  # it has come where it was to end
         except WorldError as error:
             if error.code.name != "timed-out":
                 raise

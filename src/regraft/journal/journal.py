@@ -361,7 +361,7 @@ class Journal:
             at = index - piece.first - piece.offset
             header = format.decode_header(memoryview(piece.data)[at:], index)
             assert header is not None, "a trailer points to the INDEX"
-            payload = piece.data[at + format.HEADER_BYTES : at + header.length]  # a copy to keep
+            payload = bytes(piece.data[at + format.HEADER_BYTES : at + header.length])  # to keep
             extents = format.decode_index(payload)
             for number in extents:
                 stream = self.state.streams.get(number)

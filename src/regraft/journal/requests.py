@@ -17,7 +17,7 @@ class Piece(NamedTuple):
 
     first: int  # the position of the segment's first byte: its name
     offset: int  # in the segment's file
-    data: bytes
+    data: bytes | memoryview
 
 
 class Persist(NamedTuple):

@@ -85,7 +85,9 @@ class _Block:
 
     __slots__ = ("data", "filled", "first", "offset")
 
-    def __init__(self, first: int, offset: int, data: bytes | bytearray, filled: int) -> None:
+    def __init__(
+        self, first: int, offset: int, data: bytes | bytearray | memoryview, filled: int
+    ) -> None:
         self.first = first
         self.offset = offset
         self.data = data

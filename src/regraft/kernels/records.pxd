@@ -1,4 +1,6 @@
 cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 from regraft.kernels.arrays cimport Ints, Longs, Table
@@ -29,6 +31,10 @@ cdef enum:
     ROW = 40
     ENTRY = 12
     TRAILER = 64
+    BLOCK_BYTES = 4096
+    PLACED_MIN = 65536
+    ROOMS_MAX = 256
+    ROOMS_BYTES_MAX = 67108864
 
 cdef extern from *:
     """
@@ -38,6 +44,45 @@ cdef extern from *:
 
 cdef inline void put_i64(writable_p p, Py_ssize_t i, int64_t value) noexcept:
     memcpy(p + i, &value, 8)
+
+cdef extern from "Python.h":
+    ctypedef struct PyByteArrayObject:
+        Py_ssize_t ob_exports  # how many look at it
+
+# A room for so many bytes that nobody looks at: the longest unused first.
+cdef inline bytearray room_for(list rooms, Py_ssize_t size):
+    cdef bytearray room
+    cdef Py_ssize_t k, capacity = PLACED_MIN
+    for k in range(len(rooms)):
+        room = rooms[k]
+        if (<PyByteArrayObject*>room).ob_exports == 0 and size <= len(room) <= 4 * size:
+            del rooms[k]
+            rooms.append(room)
+            return room
+    while capacity < size:
+        capacity *= 2
+    room = PyByteArray_FromStringAndSize(NULL, capacity)  # nothing is cleared
+    rooms.append(room)
+    while len(rooms) > ROOMS_MAX or len(rooms) * capacity > ROOMS_BYTES_MAX:
+        del rooms[0]
+    return room
+
+cdef inline object placed(list rooms, bytearray data, Py_ssize_t start, Py_ssize_t end,
+                          int64_t offset):
+    cdef Py_ssize_t skip, size = end - start
+    cdef char* source = PyByteArray_AS_STRING(data) + start
+    cdef bytearray room
+    if size < PLACED_MIN:
+        return PyBytes_FromStringAndSize(source, size)
+    room = room_for(rooms, size + BLOCK_BYTES)
+    skip = <Py_ssize_t>((offset - <int64_t>PyByteArray_AS_STRING(room)) & (BLOCK_BYTES - 1))
+    memcpy(PyByteArray_AS_STRING(room) + skip, source, size)
+    return memoryview(room)[skip : skip + size].toreadonly()
+
+cdef inline int64_t address_of(object view):
+    return <int64_t>pointer_to(view)
+
+cpdef bint fits(object view, int64_t offset)
 
 cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept:
     return (size + 7) & ~<Py_ssize_t>7
@@ -86,6 +131,7 @@ cdef class Recorder:
     cdef readonly int64_t epoch
     cdef readonly int64_t time_us
     cdef bytearray buffer
+    cdef list rooms
     cdef readonly Py_ssize_t used
     cdef list pieces
     cdef int64_t piece_first

@@ -65,11 +65,29 @@ if not cython.compiled:
         """The next multiple of 8."""
         return (size + 7) & ~7
 
+    def placed(rooms: list[bytearray], data: bytearray, start: int, end: int, offset: int) -> bytes:
+        """A copy of data[start:end]. Compiled, a large one lies in memory as `offset` does in a
+        block of a file, in a room that nobody looks at any more, if there is one: memory that is
+        new to a process is slow.
+        """
+        return bytes(memoryview(data)[start:end])
+
+    def address_of(view: Any) -> int:
+        """Where it lies in memory: nobody can tell."""
+        return -1
+
 
 MAGIC = b"RGRFTEND"
 SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 1 << 31
-BUFFER_KEPT = 1 << 20  # a larger one is let go when only an eighth of it was used
+BLOCK = 4096  # of a disk and of memory
+BUFFER_KEPT = 8 << 20  # a larger one is let go when only an eighth of it was used
+
+
+def fits(view: Any, offset: int) -> bool:
+    """Whether these bytes lie in memory as they do in a file at `offset`, block by block."""
+    address = address_of(view)
+    return address >= 0 and (address - offset) % BLOCK == 0
 
 
 def whole_frames(p: Any, at: int, end: int, count: int) -> bool:
@@ -226,6 +244,7 @@ class Recorder:
         self.epoch = 0
         self.time_us = 0  # of the last record
         self.buffer = bytearray()
+        self.rooms: list[bytearray] = []  # of what was taken: see `placed`
         self.used = 0
         self.pieces: list[tuple[int, int, int]] = []  # segment, offset, where in the buffer
         self.piece_first = -1  # the segment of the last piece
@@ -491,13 +510,12 @@ class Recorder:
         self.forget_index()
         return True
 
-    def take(self) -> list[tuple[int, int, bytes]]:
+    def take(self) -> list[tuple[int, int, bytes | memoryview]]:
         """What was added since the last call, for each segment: its first, offset, bytes."""
-        taken = []
+        taken: list[tuple[int, int, bytes | memoryview]] = []
         end = self.used
-        view = memoryview(self.buffer)
         for first, offset, start in reversed(self.pieces):
-            taken.append((first, offset, bytes(view[start:end])))
+            taken.append((first, offset, placed(self.rooms, self.buffer, start, end, offset)))
             end = start
         taken.reverse()
         if len(self.buffer) > BUFFER_KEPT and self.used < len(self.buffer) // 8:

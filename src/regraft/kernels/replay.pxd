@@ -10,6 +10,7 @@ from regraft.kernels.selection cimport TRUE, Test
 
 cpdef enum:
     CLOSED = 4
+    LATER = 6
 
 cdef enum:
     PART = 5
@@ -33,6 +34,7 @@ cdef class Reader:
     cdef public int64_t base
     cdef public int64_t delivery_count
     cdef public int64_t since_us
+    cdef public int64_t until_us
     cdef public list skip
     cdef Py_ssize_t skip_next
     cdef int64_t skip_first

@@ -42,6 +42,7 @@ if not cython.compiled:
 
     CLOSED = 4  # beside what a walk finds: the INDEX, the last record of its segment
     PART = 5  # the bounds were reached inside the record
+    LATER = 6  # the record is of `until_us` or later, and so is all that follows
 
     NO = 0
     YES = 1
@@ -91,6 +92,7 @@ class Reader:
         self.verdict = False  # and whether it is wanted
         self.base = 0  # the offset in the segment's file of the view's first byte
         self.since_us = 0  # records that are older are passed over
+        self.until_us = 0  # above 0: it ends before the first record that is not older
         self.delivery_count = 0  # above 0: what goes out is marked so
         self.skip: list[tuple[int, int]] = []  # first and last of what is settled, in order
         self.skip_next = 0
@@ -154,7 +156,9 @@ class Reader:
             if status == FOUND:
                 epoch = walk.epoch
                 self.time_us = walk.time_us
-                if walk.kind == MESSAGES:
+                if self.until_us and walk.time_us >= self.until_us:
+                    status = LATER
+                elif walk.kind == MESSAGES:
                     status = self.read(p, now_us)
                 elif walk.kind == INDEX:
                     status = CLOSED

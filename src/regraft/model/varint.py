@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that are allowed
 
@@ -30,8 +30,13 @@ class Malformed(ValueError):
     """The bytes or the value cannot be a field of this kind; the text says why."""
 
 
+_SHORT = [bytes([value]) for value in range(0x80)]
+
+
 def write_varint(value: int) -> bytes:
     """Encode a number from 0 to 2**64-1 in as few bytes as it needs."""
+    if 0 <= value < 0x80:  # most of them
+        return _SHORT[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -42,6 +47,8 @@ def write_varint(value: int) -> bytes:
 
 def read_varint(data: bytes, start: int, bits: int = 64) -> tuple[int, int]:
     """Read a varint of at most `bits` bits at `start`: its value, and where it ends."""
+    if start < len(data) and data[start] < 0x80:  # most of them
+        return data[start], start + 1
     value = 0
     for count in range((bits + 6) // 7):
         if start + count >= len(data):
@@ -55,8 +62,7 @@ def read_varint(data: bytes, start: int, bits: int = 64) -> tuple[int, int]:
     raise Malformed(f"a varint does not fit {bits} bits")
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(NamedTuple):
     """One field as it stands in the bytes, not yet given a meaning."""
 
     number: int

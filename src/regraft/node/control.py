@@ -205,6 +205,8 @@ class Control:
             raise LocalError(
                 "not-supported", "a durable subscription goes on where it was; it does not replay"
             )
+        if message.durable and (message.until_sequence or message.until_time):
+            raise LocalError("not-supported", "a durable subscription has no end")
         if message.durable:
             self.storage.open_mailbox(c, message, plan, now)
         else:
@@ -287,7 +289,7 @@ class Control:
                 raise LocalError("not-supported", "this node keeps no journal")
             self.storage.settle(c, message, now)
         except RegraftError as error:
-            report = native.Error.of(error, subscription=message.subscription)
+            report = native.Error.of(error, subscription=message.subscription, settlement=True)
             self._outflow.send_in_place(c, report, now)
 
     # ------------------------------------------------------------------ other nodes

@@ -18,7 +18,7 @@ from regraft.journal.journal import Journal
 from regraft.journal.requests import ReadJournal
 from regraft.journal.streams import Mailbox, Stream
 from regraft.kernels.records import FOUND, SHORT, ZERO, Walk, whole_until
-from regraft.kernels.replay import CLOSED, Reader
+from regraft.kernels.replay import CLOSED, LATER, Reader
 from regraft.limits import Limits
 from regraft.node.connection import CLOSING, Connection
 from regraft.node.deadlines import Deadlines
@@ -30,6 +30,7 @@ READ_BYTES = 1 << 20  # of a segment, at a time
 FOREVER = 1 << 62  # a sequence that is never reached
 AWAY = 0  # a ticket: nothing is being read; those of cursors are below, of others above it
 NOWHERE = -1  # a position: not found yet
+LOOK_NS = 60_000_000_000  # how often a clock is looked at again that may be set meanwhile
 NOTHING = (0, b"")  # a place and its bytes
 
 
@@ -44,7 +45,11 @@ class Cursor:
     reader: Reader
     next_sequence: int
     position: int = NOWHERE  # in the journal, of the record to go on with
-    from_us: int = 0  # of a replay: not what is older
+    from_us: int = 0  # of a replay: not what is older,
+    until: int = field(default_factory=lambda: FOREVER)  # not this sequence, and none behind it,
+    until_us: int = 0  # and not what is of then or later; 0: without end
+    done: bool = False  # it has come there
+    look_ns: int = 0  # when the clock is looked at next
     in_flight: int = 0  # of a mailbox: how many its subscriber may have unsettled,
     held: int = 0  # and has,
     window: int = 0  # how far it may get ahead of what is settled for good,
@@ -85,6 +90,7 @@ class Cursors:
     limits: Limits
     settle: Callable[[Cursor, Mailbox, list[tuple[int, int]], Now], object]
     give_up: Callable[[Cursor, str, Now], None]
+    finish: Callable[[Cursor, Now], None]
     held: dict[int, dict[int, Cursor]] = field(default_factory=dict)  # by connection and id
     replays: dict[int, int] = field(default_factory=dict)  # by connection: those without a mailbox
     reading: dict[int, Cursor] = field(default_factory=dict)  # by ticket
@@ -142,6 +148,9 @@ class Cursors:
         if c is None or c.state is CLOSING or c.session is None:
             return
         while cursor.stands and cursor.ticket == AWAY and self.outflow.idle(c):
+            if self._is_done(cursor, now):
+                self.finish(cursor, now)
+                return
             if self._has_read_all(cursor):
                 self.idle.add(cursor.key)
                 return
@@ -163,6 +172,21 @@ class Cursors:
                     return
             if not self._fill(c, cursor, first, offset, view, now):
                 return
+
+    def _is_done(self, cursor: Cursor, now: Now) -> bool:
+        """Whether a replay that ends has come to its end.
+
+        If that is a moment, and nothing came since, there is nobody to say so but the clock.
+        """
+        if cursor.done or cursor.next_sequence >= cursor.until:
+            return True
+        if not cursor.until_us or not self._has_read_all(cursor):
+            return False
+        early_us = cursor.until_us - now.wall_us
+        if early_us > 0 and now.ns >= cursor.look_ns:
+            cursor.look_ns = now.ns + min(early_us * 1000, LOOK_NS)
+            self.deadlines.add(cursor.look_ns, "pace", cursor.key)
+        return early_us <= 0
 
     def _has_read_all(self, cursor: Cursor) -> bool:
         """Whether nothing of its stream is to come; then it need not look at what others got."""
@@ -290,7 +314,7 @@ class Cursors:
             return False
         reader = cursor.reader
         mailbox = cursor.mailbox
-        until = FOREVER
+        until = cursor.until
         reader.delivery_count = 0
         if mailbox is not None:
             until = cursor.bound + 1
@@ -313,7 +337,8 @@ class Cursors:
             closed = first != self.journal.recorder.first
         if closed:
             self._next_segment(cursor, first)
-        damaged = not closed and reader.status not in (FOUND, SHORT)
+        cursor.done = reader.status == LATER
+        damaged = not closed and reader.status not in (FOUND, SHORT, LATER)
         if mailbox is not None and not damaged:
             damaged = not self._settle_missing(cursor, mailbox, before, expired, now)
             mailbox.delivered = max(mailbox.delivered, cursor.next_sequence - 1)

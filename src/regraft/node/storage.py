@@ -27,7 +27,7 @@ from regraft.model.topic_cover import pattern_overlaps
 from regraft.model.topics import matches
 from regraft.model.varint import write_varint
 from regraft.node.connection import CLOSING, OPEN, Connection
-from regraft.node.cursors import Cursor, Cursors
+from regraft.node.cursors import FOREVER, Cursor, Cursors
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Effect, Note
 from regraft.node.event import DiskFailed, JournalRead, Now, Persisted, SegmentReady
@@ -90,6 +90,7 @@ class Storage:
             limits,
             self._settle,
             self._give_up,
+            self._finish,
         )
         router.lane.keeper = self.keeper
         router.lane.introduce = self._introduce
@@ -155,7 +156,7 @@ class Storage:
             base = first + offset
             self._release(base + len(data), data, base, now)
 
-    def _release(self, safe: int, data: bytes, base: int, now: Now) -> None:
+    def _release(self, safe: int, data: bytes | memoryview, base: int, now: Now) -> None:
         """Hand on what is safe, one publisher after the other, and tell them."""
         keeper = self.keeper
         while (source := keeper.release(safe, data, base)) is not None:
@@ -353,6 +354,9 @@ class Storage:
         cursor = self._cursor(c, wanted.id, stream, test, topics, sequence)
         cursor.paced = wanted.paced
         cursor.from_us = cursor.reader.since_us = wanted.from_time
+        cursor.until_us = cursor.reader.until_us = wanted.until_time
+        if wanted.until_sequence:
+            cursor.until = min(wanted.until_sequence + 1, FOREVER)
         self._open(c, cursor, sequence, max(0, stream.next_sequence - sequence), now)
 
     def _stream_for(self, wanted: native.Subscribe) -> Stream:
@@ -436,6 +440,13 @@ class Storage:
                 error = native.Error.of(DiskError("journal-failed", text), subscription=cursor.id)
                 self._outflow.send_in_place(c, error, now)
 
+    def _finish(self, cursor: Cursor, now: Now) -> None:
+        """A replay has come to its end: it is over."""
+        c = self._connections[cursor.key]
+        self.close(c, cursor.id, now)
+        if c.state is OPEN:
+            self._outflow.send_in_place(c, native.Unsubscribed(cursor.id), now)
+
     def close(self, c: Connection, id: int, now: Now, remove: bool = False) -> bool:
         """End a subscription that reads the journal; whether there was one."""
         cursor = self.cursors.get(c.key, id)
@@ -498,13 +509,15 @@ class Storage:
             first > last for first, last in zip(numbers[::2], numbers[1::2], strict=True)
         ):
             raise LocalError("bad-message", "ranges are pairs: first and last sequence")
-        self._check_journal()
         highest = cursor.next_sequence - 1
         ranges = [
             (first, min(last, highest))
             for first, last in zip(numbers[::2], numbers[1::2], strict=True)
             if first <= highest
         ]
+        if self.journal.broken:
+            self._let_go(cursor, cursor.mailbox, ranges, now)
+            self._check_journal()
         settled, complete = self._settle(cursor, cursor.mailbox, ranges, now)
         cursor.held -= settled
         if message.token and complete:
@@ -514,9 +527,12 @@ class Storage:
                 if c.state is not CLOSING:
                     self._outflow.send(c, report, now)
 
-            c.unsafe = self.journal.recorder.position
+            def never(now: Now) -> None:
+                if c.state is not CLOSING:
+                    self._outflow.send(c, self._unsettled(message), now)
 
-            self.when_safe(answer, now)
+            c.unsafe = self.journal.recorder.position
+            self.when_safe(answer, now, never)
         self.cursors.pull(cursor, now)
         if not complete:
             raise LocalError(
@@ -524,6 +540,20 @@ class Storage:
                 f"a mailbox has {self._limits.mailbox_ranges} stretches of settled messages at "
                 "most (limit mailbox_ranges); some of these stay unsettled",
             )
+
+    def _unsettled(self, message: native.Settle) -> native.Error:
+        """Nobody knows whether it counts: the journal failed while it was on its way."""
+        error = LocalError("journal-failed", f"not known to be safe: {self.journal.broken}")
+        return native.Error.of(error, subscription=message.subscription, settlement=True)
+
+    def _let_go(
+        self, cursor: Cursor, mailbox: Mailbox, ranges: list[tuple[int, int]], now: Now
+    ) -> None:
+        """Nothing is settled any more, but who is done with messages may have others."""
+        for first, last in ranges:
+            for start, end in mailbox.settled.gaps(max(first, mailbox.floor), last):
+                cursor.held = max(0, cursor.held - (end - start + 1))
+        self.cursors.pull(cursor, now)
 
     def _settle(
         self, cursor: Cursor, mailbox: Mailbox, ranges: list[tuple[int, int]], now: Now

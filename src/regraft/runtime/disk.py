@@ -32,7 +32,8 @@ from regraft.journal.requests import (
     Request,
 )
 from regraft.node.event import DiskFailed, Event, JournalRead, Persisted, SegmentReady
-from regraft.runtime.segments import SegmentFolder, punch_hole, read_all, write_all
+from regraft.runtime.segments import SegmentFolder, punch_hole, read_all
+from regraft.runtime.writing import SegmentFile
 
 READERS_MAX = 16  # files that are kept open to be read
 CALM_S = 1.0  # since the last segment was made; if less, they are filled fast
@@ -126,7 +127,7 @@ class Disk:
         self._segments = SegmentFolder(folder)
         self._report = report
         self._first = -1  # of the segment that is written to
-        self._descriptor = -1
+        self._file: SegmentFile | None = None
         self._failed: DiskFailed | None = None
         self._outstanding = False
         self._made = -CALM_S  # when a segment was made last
@@ -200,8 +201,8 @@ class Disk:
             self._outstanding = False
             self._report(event)
         self._bell.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        if self._file is not None:
+            self._file.close()
 
     def _persist(self, request: Persist) -> Persisted | DiskFailed:
         if self._failed is not None:
@@ -211,12 +212,13 @@ class Disk:
             # Each is synced before the next is written: no segment begins before the last one ends.
             what = "create"
             try:
-                if first != self._first:
-                    self._turn_to(first, request.size)
+                file = self._file
+                if file is None or first != self._first:
+                    file = self._turn_to(first, request.size)
                 what = "write"
-                write_all(self._descriptor, data, offset)
+                file.write(data, offset)
                 what = "sync"
-                os.fdatasync(self._descriptor)
+                file.sync()
             except OSError as error:
                 return self._give_up(what, first, error)
             self.persisted_bytes += len(data)
@@ -224,7 +226,7 @@ class Disk:
         self.sync_us += ((time.perf_counter_ns() - began) / 1000 - self.sync_us) / 8
         return Persisted()
 
-    def _turn_to(self, first: int, size: int) -> None:
+    def _turn_to(self, first: int, size: int) -> SegmentFile:
         """Open the segment, made first if need be."""
         self._wanted = True
         try:
@@ -233,10 +235,11 @@ class Disk:
                     pass
         finally:
             self._wanted = False
-        descriptor = os.open(self._segments.path_of(first), os.O_RDWR | os.O_CLOEXEC)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._first, self._descriptor = first, descriptor
+        file = SegmentFile(self._segments.path_of(first))
+        if self._file is not None:
+            self._file.close()
+        self._first, self._file = first, file
+        return file
 
     def _is_calm(self, first: int) -> bool:
         """Whether there is time to fill the next segment with zeros; asked when one is made."""

@@ -266,7 +266,8 @@ class Driver:
             self._spinning = False
             self._fruitless = True
             return
-        os.sched_yield()  # to whoever has something to do
+        else:
+            os.sched_yield()  # to whoever has something to do
         self._loop.call_soon(self._spin)
 
     def _lost(self, peer: Peer, reason: str) -> None:

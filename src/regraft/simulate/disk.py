@@ -171,7 +171,8 @@ class Disk:
         return [Persisted() if failed is None else failed]
 
     def _write_and_sync(self, piece: Piece, size: int) -> Generator[int, None, DiskFailed | None]:
-        first, offset, data = piece
+        first, offset = piece.first, piece.offset
+        data = bytes(piece.data)
         if offset + len(data) > size:
             raise ValueError("the journal writes past the end of a segment")
         number = yield from self._make(first, size)

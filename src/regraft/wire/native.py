@@ -179,6 +179,8 @@ class Subscribe:
     from_sequence: int = uint64(8)
     from_time: int = sfixed64(9)
     paced: bool = boolean(10)
+    until_sequence: int = uint64(11)
+    until_time: int = sfixed64(12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,15 +265,23 @@ class Error:
     subscription: int = uint32(5)
     ordinal: int = uint64(6)
     count: int = uint64(7)
+    settlement: bool = boolean(8)
 
     @classmethod
     def of(
-        cls, exc: RegraftError, *, subscription: int = 0, ordinal: int = 0, count: int = 0
+        cls,
+        exc: RegraftError,
+        *,
+        subscription: int = 0,
+        ordinal: int = 0,
+        count: int = 0,
+        settlement: bool = False,
     ) -> Error:
         """What to send about an error; it can always be encoded, whatever its text quotes."""
         code = exc.code
         text = exc.text[:_ERROR_TEXT_MAX].encode(errors="replace").decode()
-        return cls(code.number, code.name, text, code.fatal, subscription, ordinal, count)
+        about = subscription, ordinal, count, settlement
+        return cls(code.number, code.name, text, code.fatal, *about)
 
     def exception(self) -> RegraftError:
         """What to raise for an error that was received."""

@@ -121,8 +121,9 @@ def _encode_field(row: Row, value: Any) -> bytes:
     if not row.repeated:
         if row.nested:
             return b"" if value is None else row.scalar.write(row.number, value)
+        packed = row.scalar.pack(value)
         # Zero values, and only they, consist of zero bytes; -0.0 is none.
-        return row.scalar.write(row.number, value) if any(row.scalar.pack(value)) else b""
+        return write_varint(row.number << 3 | row.scalar.wire) + packed if any(packed) else b""
     if not isinstance(value, tuple | list):
         raise Malformed(f"a tuple is needed, not {type(value).__name__}")
     if len(value) > REPEATED_MAX:

@@ -1,13 +1,16 @@
-"""Uses the disk of a node as its journal does: `segment_writer.py FOLDER whole|nameless`.
+"""Uses the disk of a node as its journal does: `segment_writer.py FOLDER whole|large|nameless`.
 
 Records of 512 bytes, each full of its number, fill small segments one after the other. The next
 segment is prepared in time, the fifth last one dropped. A number that was persisted is a line of
-the output. `nameless` never syncs the folder: a mistake that a power cut has to show.
+the output. `large` writes so much at a time that it goes past the kernel's cache. `nameless` never
+syncs the folder: a mistake that a power cut has to show.
 """
 
+import mmap
 import sys
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from regraft.journal.requests import Persist, Piece, PrepareSegment, RemoveSegment
 from regraft.node.event import DiskFailed, Event, Persisted
@@ -15,9 +18,19 @@ from regraft.runtime import segments
 from regraft.runtime.disk import Disk
 
 RECORD = 512
-SEGMENT = 32 * RECORD
+BLOCK = 4096
 KEPT = 4  # segments
-BATCH = 3  # records, so that some batches lie in two segments
+
+
+class Layout(NamedTuple):
+    """How much is written at a time."""
+
+    segment: int  # bytes
+    batch: int  # records, so that some batches lie in two segments, and few begin with a block
+
+
+SMALL = Layout(32 * RECORD, 3)
+LARGE = Layout(2048 * RECORD, 301)
 
 
 def record(number: int) -> bytes:
@@ -25,15 +38,22 @@ def record(number: int) -> bytes:
     return number.to_bytes(8, "big") * (RECORD // 8)
 
 
-def pieces(start: int) -> tuple[Piece, ...]:
+def pieces(start: int, layout: Layout) -> tuple[Piece, ...]:
     """A batch, cut where a segment ends."""
     parts: dict[int, list[int]] = {}
-    for number in range(start, start + BATCH):
-        parts.setdefault(number * RECORD // SEGMENT * SEGMENT, []).append(number)
+    for number in range(start, start + layout.batch):
+        parts.setdefault(number * RECORD // layout.segment * layout.segment, []).append(number)
     return tuple(
-        Piece(first, numbers[0] * RECORD - first, b"".join(map(record, numbers)))
+        piece(first, numbers[0] * RECORD - first, b"".join(map(record, numbers)))
         for first, numbers in parts.items()
     )
+
+
+def piece(first: int, offset: int, data: bytes) -> Piece:
+    """It lies in memory as it does in the file, as what a recorder gives does."""
+    room = memoryview(mmap.mmap(-1, len(data) + BLOCK))[offset % BLOCK :][: len(data)]
+    room[:] = data
+    return Piece(first, offset, room.toreadonly())
 
 
 def main() -> None:
@@ -43,21 +63,23 @@ def main() -> None:
     disk = Disk(folder, reported.put)
     if mode == "nameless":
         segments.sync_folder = lambda path: None
+    layout = LARGE if mode == "large" else SMALL
+    size = layout.segment
     number = 0
     while True:
-        batch = pieces(number)
-        for piece in batch:
-            if piece.offset == 24 * RECORD:
-                disk.perform(PrepareSegment(piece.first + SEGMENT, SEGMENT))
-            if piece.offset == 0:
-                disk.perform(RemoveSegment(piece.first - (KEPT + 1) * SEGMENT))
-        disk.perform(Persist(batch, SEGMENT))
+        batch = pieces(number, layout)
+        for first, offset, data in batch:
+            if offset <= size * 3 // 4 < offset + len(data):
+                disk.perform(PrepareSegment(first + size, size))
+            if offset == 0:
+                disk.perform(RemoveSegment(first - (KEPT + 1) * size))
+        disk.perform(Persist(batch, size))
         while not isinstance(event := reported.get(), Persisted):
             if isinstance(event, DiskFailed):
                 print("failed", event.what, event.errno, flush=True)
                 disk.close()
                 sys.exit(1)
-        number += BATCH
+        number += layout.batch
         print(number - 1, flush=True)
 
 

@@ -12,26 +12,42 @@ from queue import SimpleQueue
 import pytest
 
 from faults import image, need, smallfs, strace
-from faults.segment_writer import KEPT, RECORD, SEGMENT, record
+from faults.segment_writer import KEPT, LARGE, RECORD, SMALL, Layout, record
 from faults.strace import Inject
 from faults.witness import witness
+from regraft import kernels
 from regraft.journal.requests import Persist, Piece
 from regraft.node.event import DiskFailed, Event, Persisted
 from regraft.runtime.disk import Disk
 from regraft.runtime.segments import open_segments, segment_name
+from regraft.runtime.writing import SegmentFile
 
 WRITER = str(Path(__file__).parent / "segment_writer.py")
+PAST_CACHE = "pwritev2"  # the call of large pieces
 
 
-def lost(folder: Path, last: int) -> int:
+def mode_with(call: str) -> str:
+    """How to have a call made; where nothing goes past the cache there is no such call."""
+    if call != PAST_CACHE:
+        return "whole"
+    if not (kernels.is_compiled() and SegmentFile.possible):
+        pytest.skip("large pieces do not go past the cache here")
+    return "large"
+
+
+def layout_of(mode: str) -> Layout:
+    return LARGE if mode == "large" else SMALL
+
+
+def lost(folder: Path, last: int, layout: Layout = SMALL) -> int:
     """How many of the records up to the last one that was acknowledged are not there."""
     with open_segments(folder) as segments:
         found = {segment.first: bytes(segment.view) for segment in segments}
-    per_segment = SEGMENT // RECORD
+    per_segment = layout.segment // RECORD
     oldest = max(0, last // per_segment - KEPT + 1)  # nobody dropped it
     missing = 0
     for number in range(oldest * per_segment, last + 1):
-        first = number * RECORD // SEGMENT * SEGMENT
+        first = number * RECORD // layout.segment * layout.segment
         at = number * RECORD - first
         missing += found.get(first, b"")[at : at + RECORD] != record(number)
     return missing
@@ -45,13 +61,15 @@ def lost_in_cuts(mode: str, cuts: int) -> list[int]:
             for _ in range(cuts):
                 writer.wait_for(40)
                 with disk.cut(writer.pid, then=writer.note) as folder:
-                    result.append(lost(folder / "journal", int(writer.known[-1])))
+                    last = int(writer.known[-1])
+                    result.append(lost(folder / "journal", last, layout_of(mode)))
     return result
 
 
-def test_power_cuts_take_nothing_of_what_was_persisted() -> None:
+@pytest.mark.parametrize("mode", ["whole", "large"])
+def test_power_cuts_take_nothing_of_what_was_persisted(mode: str) -> None:
     need(image.missing())
-    assert lost_in_cuts("whole", 12) == [0] * 12
+    assert lost_in_cuts(mode, 12) == [0] * 12
 
 
 def test_power_cuts_show_that_the_folder_was_not_synced() -> None:
@@ -60,40 +78,47 @@ def test_power_cuts_show_that_the_folder_was_not_synced() -> None:
 
 
 @pytest.mark.parametrize("ordinal", [1, 12, 30])
-@pytest.mark.parametrize("name", ["fdatasync", "pwrite64", "rename", "fsync"])
+@pytest.mark.parametrize("name", ["fdatasync", "pwrite64", "rename", "fsync", PAST_CACHE])
 def test_a_process_that_dies_anywhere_has_what_it_acknowledged(
     tmp_path: Path, name: str, ordinal: int
 ) -> None:
     need(strace.missing())
     folder = tmp_path / "journal"
+    mode = mode_with(name)
     code, said, trace = strace.run(
-        [sys.executable, WRITER, str(folder), "whole"], Inject(name, "signal=KILL", str(ordinal))
+        [sys.executable, WRITER, str(folder), mode], Inject(name, "signal=KILL", str(ordinal))
     )
     assert code == -signal.SIGKILL and trace.end == "killed by SIGKILL"
     numbers = [int(line) for line in said.split()]
-    assert not numbers or lost(folder, numbers[-1]) == 0
+    assert not numbers or lost(folder, numbers[-1], layout_of(mode)) == 0
 
 
 @pytest.mark.parametrize("ordinal", [1, 12])
 @pytest.mark.parametrize(
     ("name", "what", "error"),
-    [("fdatasync", "sync", "EIO"), ("pwrite64", "write", "EIO"), ("pwrite64", "write", "ENOSPC")],
+    [
+        ("fdatasync", "sync", "EIO"),
+        ("pwrite64", "write", "EIO"),
+        ("pwrite64", "write", "ENOSPC"),
+        (PAST_CACHE, "write", "EIO"),
+        (PAST_CACHE, "write", "ENOSPC"),
+    ],
 )
 def test_a_call_that_fails_anywhere_is_reported_and_nothing_acknowledged_after_it(
     tmp_path: Path, name: str, what: str, error: str, ordinal: int
 ) -> None:
     need(strace.missing())
     folder = tmp_path / "journal"
+    mode = mode_with(name)
     code, said, trace = strace.run(
-        [sys.executable, WRITER, str(folder), "whole"],
-        Inject(name, f"error={error}", str(ordinal)),
+        [sys.executable, WRITER, str(folder), mode], Inject(name, f"error={error}", str(ordinal))
     )
     *numbers, failed = said.splitlines()
     number = getattr(errno, error)
     # A segment is made with such calls as well, by one thread or the other.
     assert failed in [f"failed {kind} {number}" for kind in (what, "create", "prepare")]
     assert code == 1 and error in {call.error for call in trace.injected}
-    assert not numbers or lost(folder, int(numbers[-1])) == 0
+    assert not numbers or lost(folder, int(numbers[-1]), layout_of(mode)) == 0
 
 
 def test_a_disk_without_room_for_what_it_took_fails_at_the_sync() -> None:

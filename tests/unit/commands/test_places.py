@@ -42,7 +42,11 @@ def test_ages(text: str, seconds: float) -> None:
     assert abs(time.time() - seconds - parse_place(text).time_us / US) < 60
 
 
-@pytest.mark.parametrize("text", ["", "1h", "-1y", "-h", "#", "#-1", "#1.5", "now", "2026-13-01"])
+def test_now() -> None:
+    assert abs(time.time() - parse_place("now").time_us / US) < 60
+
+
+@pytest.mark.parametrize("text", ["", "1h", "-1y", "-h", "#", "#-1", "#1.5", "later", "2026-13-01"])
 def test_other_texts_are_no_place(text: str) -> None:
     with pytest.raises(LocalError, match="is no place: write start"):
         parse_place(text)

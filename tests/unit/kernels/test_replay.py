@@ -317,6 +317,20 @@ def test_older_records_are_passed_over(module: SimpleNamespace) -> None:
         assert (several.next_sequence, out(several)) == (0, out(reader))
 
 
+def test_it_ends_before_what_is_later(module: SimpleNamespace) -> None:
+    story = Story(module)
+    for moment in (10, 20, 30):
+        story.append([1, 2], Message("t", b"a"), Message("t", b"b"), time_us=moment)
+    for until, taken in ((0, 6), (10, 0), (11, 2), (20, 2), (21, 4), (30, 4), (31, 6)):
+        for streams in ([1], [1, 2]):
+            reader = module.replay.Reader(streams, None, None)
+            reader.until_us = until
+            at = fill(reader, story)
+            assert reader.messages == taken
+            assert (reader.status == module.replay.LATER) == (taken < 6)
+            assert fill(reader, story, at) == at and reader.messages == taken
+
+
 def test_redeliveries_are_marked(module: SimpleNamespace) -> None:
     story = Story(module, next={1: 2**40})
     story.append([1], Message("t", b"a"), Message("t", b"b"))
@@ -399,7 +413,7 @@ def test_where_a_segment_ends(module: SimpleNamespace) -> None:
     at = fill(reader, story, view=data)
     assert (at, reader.status, reader.messages) == (index - FIRST, CLOSED, 2)
     assert fill(reader, story, at, view=data) == at
-    assert fill(reader, story, view=data[:at] + bytes(500)) == at
+    assert fill(reader, story, view=bytes(data[:at]) + bytes(500)) == at
     assert reader.status == ZERO
     assert module.replay.CLOSED == CLOSED
 

@@ -251,7 +251,10 @@ def test_a_failed_journal_says_no_to_whoever_wants_something_kept() -> None:
     other.send(native.Subscribe(4, "u", durable="new"))
     world.fail()
     assert [(one.name, one.subscription) for one in other.take()] == [("journal-failed", 4)]
-    assert [(one.name, one.subscription) for one in box.take()] == [("journal-failed", 1)]
+    assert [(one.name, one.subscription, one.settlement) for one in box.take()] == [
+        ("journal-failed", 1, True),
+        ("journal-failed", 1, False),
+    ]
     other.send(native.Subscribe(5, "u", durable="new"), native.Subscribe(6, from_sequence=1))
     news = other.take()
     assert (news[0].name, news[0].subscription) == ("journal-failed", 5)
