@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from bench.apart import overhead_us, timed
-from bench.growing import CHUNK, Builder, Match
+from bench.growing import CHUNK, Builder
 from bench.workloads import Drifting
 
 WINDOW = 1_000
 LAST = 10  # windows of a settled phase that count
+ENDS = 3  # windows at the end of the others
 
 
 @dataclass
@@ -27,9 +28,11 @@ class Drift:
     size: int
     phases: list[list[float]] = field(default_factory=list)
     typical_us: float = 0.0  # of one event in the first phase, once settled
-    longest_us: float = 0.0  # of one event, from the second phase on
+    longest_us: float = 0.0  # of one event after which the index chose anew
     longest_wall_us: float = 0.0
-    longest_steady_us: float = 0.0  # of one event in the first phase: what the machine adds
+    longest_other_us: float = 0.0  # of any other event: what the machine adds
+    chose: int = 0  # events after which it chose anew
+    placed: int = 0  # places looked for after one event, at most
     matches: float = 0.0
 
     @property
@@ -43,27 +46,40 @@ class Drift:
         return statistics.median(self.phases[-1][-LAST:])
 
     def ends(self, windows: int) -> list[float]:
-        """The last window of each later phase, by when it has to be as good as new."""
-        return [phase[windows - 1] for phase in self.phases[1:]]
+        """The end of each later phase, by when it has to be as good as new: its last windows.
+
+        Their median, as that of the steady state: a window may have had the machine's bad moment.
+        """
+        some = [phase[max(0, windows - ENDS) : windows] for phase in self.phases[1:]]
+        return list(map(statistics.median, some))
 
     @property
     def delay_us(self) -> float:
         return max(0.0, self.longest_us - self.typical_us)
 
-    @property
-    def delay_wall_us(self) -> float:
-        return max(0.0, self.longest_wall_us - self.typical_us)
+    def note(self, took: list[tuple[float, float, int, int]]) -> None:
+        """Of some events: on the wall, of a processor, how many were reviewed, and placed."""
+        chose = [one for one in took if one[2] or one[3]]
+        others = [one[1] for one in took if not (one[2] or one[3])]
+        self.chose += len(chose)
+        self.placed = max(self.placed, *(one[3] for one in took))
+        self.longest_us = max([self.longest_us, *(one[1] for one in chose)])
+        self.longest_wall_us = max([self.longest_wall_us, *(one[0] for one in chose)])
+        self.longest_other_us = max([self.longest_other_us, *others])
 
 
 def windows_of(
-    match: Match, envelopes: list[bytes], extra: float
-) -> Iterator[tuple[float, float, float, float]]:
-    """For each window: mean, median and longest processor time, and longest time on the wall."""
+    builder: Builder, envelopes: list[bytes], extra: float
+) -> Iterator[list[tuple[float, float, int, int]]]:
+    """For each window what `Drift.note` wants to know of its events."""
+    match, tree = builder.index.match, builder.index.tree
     for begin in range(0, len(envelopes), WINDOW):
-        both = [timed(match, envelope) for envelope in envelopes[begin : begin + WINDOW]]
-        worked = [one[1] - extra for one in both]
-        longest = max(one[0] for one in both)
-        yield statistics.fmean(worked), statistics.median(worked), max(worked), longest
+        took = []
+        for envelope in envelopes[begin : begin + WINDOW]:
+            reviewed, placed = tree.reviewed, tree.placed
+            wall, worked = timed(match, envelope)
+            took.append((wall, worked - extra, tree.reviewed - reviewed, tree.placed - placed))
+        yield took
 
 
 def measure(size: int, phases: int, events: int) -> Drift:
@@ -87,14 +103,13 @@ def measure(size: int, phases: int, events: int) -> Drift:
         envelopes = [event.envelope for event in seen]
         gc.collect()
         gc.disable()
-        found = list(windows_of(match, envelopes, extra))
+        found = list(windows_of(builder, envelopes, extra))
         gc.enable()
-        drift.phases.append([window[0] for window in found])
+        worked = [[one[1] for one in window] for window in found]
+        drift.phases.append(list(map(statistics.fmean, worked)))
         if number == 0:
-            drift.longest_steady_us = max(window[2] for window in found[-LAST:])
-            drift.typical_us = statistics.median(window[1] for window in found[-LAST:])
+            drift.typical_us = statistics.median(map(statistics.median, worked[-LAST:]))
             drift.matches = statistics.fmean(len(match(one)) for one in envelopes[:WINDOW])
-        else:
-            drift.longest_us = max(drift.longest_us, *(window[2] for window in found))
-            drift.longest_wall_us = max(drift.longest_wall_us, *(window[3] for window in found))
+        for window in found:
+            drift.note(window)
     return drift

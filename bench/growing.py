@@ -24,11 +24,12 @@ PASSES = 9  # over the events; the least counts: what is above it, the machine a
 PASS_EVENTS_MIN = 30
 CHANGES = 20_000  # filters put in and taken out on top of the others
 CHANGE_PASSES = 9
-MIXES = 3  # rounds of events between changes; a delay of the index is in all of them
+MIXES = 3  # rounds of events between changes; a delay that the index makes is in all of them
 PARSED = 4_000  # the same with parsing, in each of three passes
 SAMPLE = 20  # events whose matches are told, for others to compare with
 
 Match = Callable[[bytes], list[int]]
+Times = list[tuple[float, float]]  # on the wall, and of a processor, in µs
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,31 @@ class Point:
     sample: list[list[int]]  # for the first events: the filters that match, by their place
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Delay:
     """The most by which an event took longer than the same one usually does, in µs."""
 
-    us: float  # processor time, between changes
-    wall_us: float  # between changes, by the clock on the wall
-    peace_us: float  # processor time, as many events without changes: what the machine adds
+    us: float  # processor time, between changes, in every round
+    peace_us: float  # the same without changes: what the machine adds even so
+    once_us: float  # processor time, between changes, in any round
+    once_peace_us: float
+    wall_us: float  # between changes, in any round, by the clock on the wall
+
+
+def delay_of(peace: list[Times], between: list[Times]) -> Delay:
+    """Rounds of the same events between the same changes: what the index makes is in all."""
+
+    def most(which: int, rounds: list[Times], least: Callable[..., float]) -> float:
+        each = zip(*([times[which] for times in one] for one in rounds), strict=True)
+        return max(0.0, *(least(same) for same in each))
+
+    return Delay(
+        most(1, between, min),
+        most(1, peace, min),
+        most(1, between, max),
+        most(1, peace, max),
+        most(0, between, max),
+    )
 
 
 @dataclass(frozen=True)
@@ -228,8 +247,8 @@ def parse_and_put(builder: Builder, filters: list[Filter]) -> float:
 
 def mix(
     builder: Builder, plans: list[tuple[Any, bytes, bool]], envelopes: list[bytes], events: int
-) -> Delay:
-    """Events between changes, and how much longer than usual one of them took."""
+) -> tuple[Times, Times]:
+    """Events without changes, and between changes: how much longer than usual each took."""
     index = builder.index
     events = max(PASS_EVENTS_MIN, min(len(plans), events))
     step = -(-len(plans) // events)
@@ -239,7 +258,7 @@ def mix(
         for several in ([timed(index.match, one) for _ in range(5)] for one in envelopes)
     ]
     turns = cycle(range(len(envelopes)))
-    delays: list[tuple[float, float]] = []
+    delays: Times = []
 
     def look() -> None:
         which = next(turns)
@@ -248,8 +267,7 @@ def mix(
 
     for _ in range(0, 2 * len(plans), step):
         look()
-    peace_us = max(delay[1] for delay in delays)
-    delays.clear()
+    peace, delays = delays, []
     numbers: list[int] = []
     for begin in range(0, len(plans), step):
         for plan, pattern, exact in plans[begin : begin + step]:
@@ -259,8 +277,7 @@ def mix(
         for number in numbers[begin : begin + step]:
             index.release(number)
         look()
-    wall_us, us = (max(delay[i] for delay in delays) for i in (0, 1))
-    return Delay(max(0.0, us), max(0.0, wall_us), max(0.0, peace_us))
+    return peace, delays
 
 
 def measure_changes(
@@ -281,7 +298,7 @@ def measure_changes(
             rest = spare[changes:]
             parts = [rest[i * parsed : (i + 1) * parsed] for i in range(3)]
             with_text = min(parse_and_put(builder, part) for part in parts)
-        delay = min(mix(builder, plans, envelopes, events) for _ in range(MIXES))
+        rounds = [mix(builder, plans, envelopes, events) for _ in range(MIXES)]
     finally:
         gc.enable()
     return Changes(
@@ -290,7 +307,7 @@ def measure_changes(
         inserts,
         removes,
         with_text,
-        delay,
+        delay_of(*map(list, zip(*rounds, strict=True))),
     )
 
 

@@ -1,6 +1,5 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -10,20 +9,25 @@ from regraft.kernels.frame cimport bytes_p, cut
 cdef extern from "arrays.h":
     ctypedef struct regraft_place:
         uint64_t key
-        int32_t value
+        unsigned int held
     ctypedef struct regraft_table:
         regraft_place* places
         uint64_t mask
         Py_ssize_t n
+        regraft_place* old
+        uint64_t old_mask
+        uint64_t moved
     void* regraft_grow(void* a, Py_ssize_t* room, Py_ssize_t n, size_t size) noexcept
+    void regraft_free(void* a, size_t size) noexcept
     void regraft_prefetch(const void* p) noexcept
     uint64_t mix "regraft_mix"(uint64_t x) noexcept
     uint64_t regraft_hash(const unsigned char* p, Py_ssize_t n, uint64_t seed) noexcept
     int32_t regraft_find(const regraft_table* t, uint64_t key) noexcept
     int regraft_store(regraft_table* t, uint64_t key, int32_t value) noexcept
     int regraft_append(regraft_table* t, uint64_t key, int32_t value) noexcept
-    void regraft_erase(regraft_table* t, uint64_t key) noexcept
-    void regraft_remove(regraft_table* t, uint64_t key, int32_t value) noexcept
+    void regraft_erase(regraft_table* t, uint64_t key, int32_t value) noexcept
+    void regraft_free_table(regraft_table* t) noexcept
+    unsigned int GONE "REGRAFT_GONE"
 
 @cython.final
 cdef class Ints:
@@ -97,19 +101,19 @@ cdef inline void grow_reals(Reals x, Py_ssize_t n) except *:
         x.a = <double*>grown
 
 cdef inline void free_ints(Ints x) noexcept:
-    free(x.a)
+    regraft_free(x.a, x.room * sizeof(int32_t))
 
 cdef inline void free_longs(Longs x) noexcept:
-    free(x.a)
+    regraft_free(x.a, x.room * sizeof(int64_t))
 
 cdef inline void free_reals(Reals x) noexcept:
-    free(x.a)
+    regraft_free(x.a, x.room * sizeof(double))
 
 cdef inline void free_table(Table x) noexcept:
-    free(x.t.places)
+    regraft_free_table(&x.t)
 
 cdef inline void free_texts(Texts x) noexcept:
-    free(x.t.places)
+    regraft_free_table(&x.t)
 
 cdef inline int32_t key_find(Table table, uint64_t key) noexcept:
     return regraft_find(&table.t, key)
@@ -120,7 +124,7 @@ cdef inline void key_store(Table table, uint64_t key, int32_t value) except *:
     table.n = table.t.n
 
 cdef inline void key_erase(Table table, uint64_t key) noexcept:
-    regraft_erase(&table.t, key)
+    regraft_erase(&table.t, key, -1)
     table.n = table.t.n
 
 # Hash of texts: the seed is Python's own, another one in every process.
@@ -138,22 +142,30 @@ cdef inline int32_t text_find(Texts texts, bytes_p p, Py_ssize_t start, Py_ssize
     return text_find_by(texts, hash_bytes(p, start, end), p, start, end)
 
 cdef inline int32_t text_find_by(Texts texts, uint64_t key, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
-    cdef uint64_t i
     cdef int32_t number
-    cdef PyObject* text
     if texts.t.n == 0:
         return -1
-    i = mix(key) & texts.t.mask
+    number = text_among(texts, texts.t.places, texts.t.mask, 0, key, p, start, end)
+    if number < 0 and texts.t.old != NULL:
+        number = text_among(texts, texts.t.old, texts.t.old_mask, texts.t.moved, key, p, start, end)
+    return number
+
+# Among the places of a table, of which those before `moved` are void.
+cdef inline int32_t text_among(Texts texts, regraft_place* places, uint64_t mask, uint64_t moved,
+                               uint64_t key, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
+    cdef uint64_t i = mix(key) & mask
+    cdef unsigned int held
+    cdef PyObject* text
     while True:
-        number = texts.t.places[i].value
-        if number < 0:
+        held = places[i].held
+        if held == 0:
             return -1
-        if texts.t.places[i].key == key:
-            text = PyList_GET_ITEM(texts.texts, number)
+        if places[i].key == key and i >= moved and held != GONE:
+            text = PyList_GET_ITEM(texts.texts, <int32_t>(held - 1))
             if (PyBytes_GET_SIZE(<object>text) == end - start
                     and memcmp(PyBytes_AS_STRING(<object>text), p + start, end - start) == 0):
-                return number
-        i = (i + 1) & texts.t.mask
+                return <int32_t>(held - 1)
+        i = (i + 1) & mask
 
 cdef inline bint text_is(Texts texts, int32_t number, bytes_p p, Py_ssize_t start, Py_ssize_t end) noexcept:
     cdef PyObject* text
@@ -174,4 +186,4 @@ cdef inline void text_store(Texts texts, uint64_t key, bytes text, int32_t numbe
         raise MemoryError
 
 cdef inline void text_erase(Texts texts, bytes text, int32_t number) noexcept:
-    regraft_remove(&texts.t, hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text)), number)
+    regraft_erase(&texts.t, hash_bytes(pointer(text), 0, PyBytes_GET_SIZE(text)), number)

@@ -1,8 +1,9 @@
 """Growing arrays and tables of primitives: what the indexes are made of.
 
 Compiled, an array is memory of its own behind a pointer, interpreted a list; `x.a[i]` reads and
-writes both, and nothing checks an index. A `Table` maps 64-bit keys to numbers from 0 on. `Texts`
-gives equal bytes the same number for as long as anybody holds them.
+writes both, and nothing checks an index. Nobody waits for a large one to grow. A `Table` maps
+64-bit keys to numbers from 0 on. `Texts` gives equal bytes the same number for as long as anybody
+holds them.
 
 Another kernel names these classes with `cimport` in its `.pxd`, and imports them interpreted only.
 """

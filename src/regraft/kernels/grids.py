@@ -36,9 +36,12 @@ class Grids:
         self.cell = 0  # the cell, its size and whether it is shifted
         self.size_bit = 0
 
-    def find(self, dimension: int, low: float, high: float) -> int:
-        """The finest grid of a dimension, and in `cell` the smallest cell around a range."""
-        self.divide(dimension)
+    def find(self, dimension: int, low: float, high: float, hurry: bool) -> int:
+        """The finest grid of a dimension, and in `cell` the smallest cell around a range.
+
+        In a `hurry` no finer one is made.
+        """
+        self.divide(dimension, hurry)
         k = GRIDS - 1
         while self.number.a[dimension * GRIDS + k] == 0:
             k -= 1
@@ -69,14 +72,14 @@ class Grids:
                 high = middle
         return low
 
-    def divide(self, dimension: int) -> None:
+    def divide(self, dimension: int, hurry: bool) -> None:
         """Divide a dimension, or divide it finer, once there are enough ranges to do it by."""
         self.number.reserve((dimension + 1) * GRIDS)
         for k in range(GRIDS):
             if self.number.a[dimension * GRIDS + k]:
                 continue
             cells = 16 << 4 * k
-            if k == 0 or self.facts.bounds_count.a[dimension] >= cells * 8:
+            if k == 0 or (not hurry and self.facts.bounds_count.a[dimension] >= cells * 8):
                 self.make(dimension, k, cells)
             return
 
@@ -84,7 +87,8 @@ class Grids:
         """Divide a dimension at quantiles of the bounds that were asked for lately."""
         bounds = self.facts.bounds[dimension]
         assert bounds is not None
-        ordered = sorted([bounds.a[j] for j in range(bounds.n)])
+        step = bounds.n // (cells * 8) + 1  # a few for every cell will do
+        ordered = sorted([bounds.a[j] for j in range(0, bounds.n, step)])
         grid = Reals()
         for j in range(1, cells):
             edge = ordered[j * len(ordered) // cells]

@@ -294,7 +294,7 @@ class Index:
             if dollar and self.pattern.a[filter] == ANYWHERE:
                 continue  # what begins with '$' is matched by name only
             self.hits.push(filter)
-        if self.tree.review.n:
+        if self.tree.review.n or self.tree.full.n:
             self.tree.tend(TEND)
 
     def match(self, envelope: bytes) -> list[int]:
@@ -343,6 +343,7 @@ class Index:
             "evaluated": self.predicates.evaluated,
             "reviewed": tree.reviewed,
             "moved": tree.moved,
+            "placed": tree.placed,
         }
 
     def hottest(self, count: int) -> list[dict[str, Any]]:

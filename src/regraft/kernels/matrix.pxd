@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
-from regraft.kernels.arrays cimport Ints, Reals, grow_ints, regraft_grow
+from regraft.kernels.arrays cimport Ints, Reals, grow_ints, regraft_free, regraft_grow
 
 cdef extern from "matrix.h":
     uint64_t span "regraft_span"(int first, int last) noexcept
@@ -80,7 +80,7 @@ cdef inline void rows_freed(Block block) noexcept:
     cdef Py_ssize_t place
     for place in range(block.held):
         free(block.rows[place])
-    free(block.rows)
+    regraft_free(block.rows, block.room * sizeof(void*))
 
 cdef inline void bar(Block block, Py_ssize_t place, int slot, uint64_t rows) noexcept:
     regraft_bar(block.rows[place], slot, rows)

@@ -24,6 +24,7 @@ cdef class Outlet:
     cdef readonly int slot
     cdef public bint link
     cdef public int64_t bit
+    cdef public bint gone
     cdef public bint slow
     cdef bint dirty
     cdef readonly Py_ssize_t messages

@@ -42,6 +42,7 @@ class Outlet:
         self.slot = slot  # of the stream in the journal that it stands for, if it is none of those
         self.link = False  # to another node: messages go there bare, without a transfer header
         self.bit = 0  # of a link: its bit in the match index
+        self.gone = False  # nothing leads here any more, though subscriptions of it are left
         self.slow = False  # set by the node: copy runs to `waiting` instead of gathering them
         self.dirty = False
         self.messages = 0

@@ -95,10 +95,14 @@ class Search:
         self.candidates.n = 0
         self.level.n = 0
         self.level.push(ROOT)
-        while self.level.n:
-            self.look()
+        self.look()
+        if self.tree.node.a[ROOT * NODE + PARTS]:  # a small index has nothing below its root
             self.ask()
             self.arrive()
+            while self.level.n:
+                self.look()
+                self.ask()
+                self.arrive()
         return self.verify()
 
     # ---------------------------------------------------------------------- nodes
@@ -146,10 +150,11 @@ class Search:
         found = self.candidates.a
         n = self.candidates.n
         self.verified += n
-        for k in range(n):
-            send_for_ints(all.records.a, found[k] * 4)
-        for k in range(n):
-            send_for_reals(all.terms.a, all.records.a[found[k] * 4])
+        if n > 1:
+            for k in range(n):
+                send_for_ints(all.records.a, found[k] * 4)
+            for k in range(n):
+                send_for_reals(all.terms.a, all.records.a[found[k] * 4])
         for k in range(n):
             number = found[k]
             if self.pruning:

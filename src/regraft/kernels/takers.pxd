@@ -40,6 +40,8 @@ cdef class Takers:
     cpdef int64_t links_of(self, int32_t filter) except? -1
     @cython.locals(bits=int64_t, number=int32_t, outlet=Outlet)
     cdef int64_t bits_of(self, int32_t filter) except? -1
+    @cython.locals(outlet=Outlet)
+    cpdef void silence(self, int32_t number) except *
     cpdef void dismiss(self, int32_t number) except *
     @cython.locals(number=int32_t, after=int32_t, records=ints_p)
     cpdef int32_t add(self, int32_t filter, int32_t outlet, int64_t id) except -1
@@ -52,7 +54,7 @@ cdef class Takers:
     cdef Route once(self, list passing, list kept, list slots)
     @cython.locals(route=Route, slot=cython.int)
     cdef Route kept(self, list takers, list slots)
-    @cython.locals(records=ints_p, k=Py_ssize_t, number=int32_t, outlet=int32_t)
+    @cython.locals(records=ints_p, k=Py_ssize_t, number=int32_t, outlet=int32_t, taker=Outlet)
     cdef void collect(self, Ints filters, list outlets, list ids) except *
     @cython.locals(key=tuple)
     cdef bytes encode(self, list ids)

@@ -93,9 +93,10 @@ class Takers:
         number = self.first.a[filter] - 1
         while number >= 0:
             outlet: Outlet = self.outlets[self.records.a[number * 4 + 1]]
-            if outlet.bit == 0:
-                return HERE
-            bits |= outlet.bit
+            if not outlet.gone:
+                if outlet.bit == 0:
+                    return HERE
+                bits |= outlet.bit
             number = self.records.a[number * 4 + 2]
         return bits
 
@@ -108,6 +109,12 @@ class Takers:
             bits |= outlet.bit
             number = self.records.a[number * 4 + 2]
         return bits
+
+    def silence(self, number: int) -> None:
+        """An outlet takes nothing any more; its number and its bit stay its own until `dismiss`."""
+        outlet: Outlet = self.outlets[number]
+        outlet.gone = True
+        self.generation += 1
 
     def dismiss(self, number: int) -> None:
         """An outlet that has no subscriptions any more is gone."""
@@ -222,10 +229,14 @@ class Takers:
                 outlet = records[number * 4 + 1]
                 if self.stamp.a[outlet] != self.round:
                     self.stamp.a[outlet] = self.round
-                    self.place.a[outlet] = len(ids)
-                    outlets.append(self.outlets[outlet])
-                    ids.append([])
-                ids[self.place.a[outlet]].append(self.ids.a[number])
+                    self.place.a[outlet] = -1
+                    taker: Outlet = self.outlets[outlet]
+                    if not taker.gone:
+                        self.place.a[outlet] = len(ids)
+                        outlets.append(taker)
+                        ids.append([])
+                if self.place.a[outlet] >= 0:
+                    ids[self.place.a[outlet]].append(self.ids.a[number])
                 number = records[number * 4 + 2]
 
     def encode(self, ids: list[int]) -> bytes:

@@ -93,6 +93,9 @@ cdef class Tree:
     cdef int32_t review_at
     cdef readonly int64_t reviewed
     cdef readonly int64_t moved
+    cdef readonly int64_t placed
+    cdef bint tending
+    cdef Ints full
     cdef int way_kind
     cdef int32_t way_dimension
     cdef int64_t way_value

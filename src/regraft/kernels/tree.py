@@ -122,6 +122,9 @@ class Tree:
         self.review_at = 0
         self.reviewed = 0
         self.moved = 0
+        self.placed = 0  # how often a place was looked for: the work that changes are
+        self.tending = False  # an event waits: buckets that get full are split after later ones
+        self.full = Ints()
         # The way down that `way_of` found.
         self.way_kind = 0
         self.way_dimension = 0
@@ -335,6 +338,7 @@ class Tree:
         """Find a place for a conjunction that was just weighed, from a node on."""
         all = self.all
         used = all.used.a[number]
+        self.placed += 1
         while self.node.a[node * NODE + OPEN] or (node == ROOT and all.tested):
             share = all.choose(number, used)
             if share > (ROOT_SHARE if node == ROOT else INNER_SHARE):
@@ -359,7 +363,10 @@ class Tree:
             return
         self.push(node, number)
         if self.node.a[node * NODE + FILLED] > self.node.a[node * NODE + LIMIT]:
-            self.split(node)
+            if self.tending:
+                self.full.push(node)
+            else:
+                self.split(node)
 
     def own_range(self, number: int, used: int, node: int) -> int:
         """The term to go on by: the one chosen, or the range of the name that led to the node.
@@ -476,7 +483,7 @@ class Tree:
             return True
         part = self.node.a[node * NODE + PART_OF]
         if part >= 0 and self.leads_by_presence(part, dimension):
-            self.way_kind = CELL + self.grids.find(dimension, low, terms[i + 2])
+            self.way_kind = CELL + self.grids.find(dimension, low, terms[i + 2], self.tending)
             self.way_value = self.grids.cell
             self.way_cells = self.grids.size_bit
             return True
@@ -511,8 +518,19 @@ class Tree:
             self.review_share.push(share)
 
     def tend(self, budget: int) -> None:
-        """Review some of what is in nodes where much is looked at."""
+        """Review some of what is in nodes where much is looked at.
+
+        An event waits for it, so there is a bound: `budget` of them; or, where such moves have
+        filled a bucket, what is in that one.
+        """
         all = self.all
+        self.tending = True
+        while self.full.n and budget > 0:
+            self.full.n -= 1
+            node = self.full.a[self.full.n]
+            if self.node.a[node * NODE + FILLED] > self.node.a[node * NODE + LIMIT]:
+                self.split(node)
+                budget = 0
         while self.review.n and budget > 0:
             node = self.review.a[self.review.n - 1]
             at = self.review_at
@@ -532,6 +550,7 @@ class Tree:
                 self.moved += 1
             else:
                 self.review_at = at + 1
+        self.tending = False
 
     def better_elsewhere(self, number: int, share: float) -> bool:
         """Whether far fewer events than this share would lead to a conjunction by another term."""

@@ -48,6 +48,8 @@ class Connection:
     ending: str = "disconnected"  # why what waits for it is dropped when it is gone
     blocked_on: set[int] | None = None  # full subscribers that its messages went to
     node: bytes = b""  # the id of the node at the other end, if it is one
+    untaken: bytes = b""  # what came and waits for its turn; nothing more is read meanwhile
+    lost: str = ""  # why it is over, once that is dealt with
     unsafe: int = 0  # the position in the journal behind its last persistent message
 
     @property

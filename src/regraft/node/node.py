@@ -41,11 +41,17 @@ from regraft.node.router import Authorize, Router
 from regraft.node.storage import Retained, Storage
 from regraft.session.window import Window
 from regraft.wire import native, table
+from regraft.wire.native import Kind
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
 HEARTBEATS_MISSED_MAX = 3
+CONTROL_AT_ONCE = 64  # what the control frames of one session may weigh in one step
+WEIGHTS: dict[int, int] = dict.fromkeys(
+    (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.INSPECT, Kind.COMMAND), 4
+)
+UNLIMITED = 1 << 62
 
 FAULT_ERRORS = {
     lanes.BAD_CHECK: ("bad-checksum", "the check of a frame's header is wrong"),
@@ -86,6 +92,9 @@ class Node:
         self._deadlines = Deadlines()
         self._stopping = False
         self._departing = False
+        self._waiting: dict[int, Connection] = {}  # with more control frames than go into one step
+        self._room = 0  # for control frames, in this turn
+        self._awake = False  # a moment to go on with that is set
         self._opened = 0
         self._failures: dict[str, int] = {}
         self._storage: Storage | None = None
@@ -154,6 +163,9 @@ class Node:
             storage.end(now)
         if self._network is not None:
             self._network.end(now)
+        if (self._waiting or self._router.leaving) and not self._awake:
+            self._awake = True
+            self._deadlines.add(now.ns, "work", 0)
         if self._deadlines.earlier:
             self._deadlines.earlier = False
             next_ns = self._deadlines.next_ns
@@ -200,12 +212,15 @@ class Node:
         if c is None:
             return
         self._effects.append(Note("debug", f"{c.who} is gone: {event.reason}"))
-        if self._network is None or not self._network.closed(c, now):
+        if c.untaken and c.state is OPEN:
+            c.lost = event.reason  # what it said last counts
+        elif self._network is None or not self._network.closed(c, now):
             self._gone(c, now)
 
     def _gone(self, c: Connection, now: Now) -> None:
         """Nothing of a connection is left."""
         self._connections.pop(c.key, None)
+        self._waiting.pop(c.key, None)
         self._control.leave(c, now)
         self._outflow.forget(c, now)
         c.state = CLOSING
@@ -256,16 +271,25 @@ class Node:
         c.heard_ns = now.ns
         if c.node and self._network is not None:
             self._network.overlay.heard(c.key, now.ns)
+        if c.untaken:
+            c.untaken += event.data  # behind what it said before
+        else:
+            self._take_turn(c, event.data, last, now)
+
+    def _take_turn(self, c: Connection, data: memoryview, last: bool, now: Now) -> None:
+        """Deal with bytes of a connection, until its control frames have taken their share."""
+        self._room = UNLIMITED if c.node else CONTROL_AT_ONCE
         published = c.source.messages
         failure: RegraftError | None = None
         try:
-            data = event.data
-            while len(data) > CHUNK_BYTES:
-                self._take_in(c, data[:CHUNK_BYTES], now)
-                self._settle(c, False, now)
+            while len(data):
+                rest = self._take_in(c, data[:CHUNK_BYTES], now)
                 data = data[CHUNK_BYTES:]
-            self._take_in(c, data, now)
-            self._settle(c, last, now)
+                if self._room <= 0 and (len(rest) or len(data)) and c.state is OPEN:
+                    c.untaken = bytes(rest) + data
+                    self._waiting[c.key] = c
+                    data = data[len(data) :]
+                self._settle(c, last and not len(data), now)
         except RegraftError as error:
             failure = error
             self._settle(c, last, now)
@@ -275,19 +299,38 @@ class Node:
             self._fail(c, failure, now)
         elif c.source.messages >= c.window.due_messages or c.source.size >= c.window.due_size:
             self._outflow.grant(c, now)
-        elif c.outlet.slow or c.unsent or c.blocked_on:
+        elif c.outlet.slow or c.unsent or c.blocked_on or c.untaken or c.held:
             self._outflow.update_hold(c)
 
-    def _take_in(self, c: Connection, data: memoryview, now: Now) -> None:
-        """Bytes of a connection, cut anywhere: whole frames are dealt with, the rest is kept."""
+    def _work_off(self, now: Now) -> None:
+        """Some of what waits: messages of others must not wait for thousands of frames."""
+        self._awake = False
+        if self._router.leaving:
+            self._router.sweep()
+        for c in self._waiting.values():  # the one that waits for longest
+            del self._waiting[c.key]
+            data, c.untaken = memoryview(c.untaken), b""
+            if c.state is OPEN:
+                c.heard_ns = now.ns
+                self._take_turn(c, data, False, now)
+            if c.lost and not c.untaken:
+                self._gone(c, now)
+            return
+
+    def _take_in(self, c: Connection, data: memoryview, now: Now) -> memoryview:
+        """Bytes of a connection, cut anywhere: whole frames are dealt with, a part is kept.
+
+        What is left over is for another turn.
+        """
         if c.state is PREFACE:
             data = self._preface(c, data)
         if c.pending and len(data):
             data = self._complete(c, data, now)
         if len(data):
-            end = self._frames(c, data, now)
-            if end < len(data) and c.state is not CLOSING:
-                c.pending = bytearray(data[end:])
+            data = data[self._frames(c, data, now) :]
+            if len(data) and self._room > 0 and c.state is not CLOSING:
+                c.pending = bytearray(data)
+        return data
 
     def _preface(self, c: Connection, data: memoryview) -> memoryview:
         """Find out which protocol it is; what follows the preface is left."""
@@ -325,7 +368,7 @@ class Node:
         """Deal with the whole frames at the start of `view`; where the rest begins."""
         lane = self._router.lane
         pos = kind = 0
-        while c.state is not CLOSING and c.state is not LEAVING:
+        while self._room > 0 and c.state is not CLOSING and c.state is not LEAVING:
             if c.state is HELLO or c.state is PEERED:
                 frame = native.read_frame(view, pos, self._limits.control_frame_bytes)
                 if frame is None:
@@ -341,6 +384,7 @@ class Node:
                 kind, flags = lane.kind, lane.flags
                 payload = bytes(view[pos + native.HEADER_BYTES : lane.end])
                 pos = lane.end
+            self._room -= WEIGHTS.get(kind, 1)
             self._control.handle(c, kind, flags, payload, now)
         return pos
 
@@ -376,7 +420,9 @@ class Node:
     def _on_tick(self, event: Tick, now: Now) -> None:
         self._deadlines.earlier = True
         for what, key in self._deadlines.due(now.ns):
-            if what == "drain":
+            if what == "work":
+                self._work_off(now)
+            elif what == "drain":
                 self._drained(now)
             elif what == "journal" and self._storage is not None:
                 self._storage.tick(now)
@@ -405,7 +451,7 @@ class Node:
     def _heartbeat(self, c: Connection, now: Now) -> None:
         """Say something if nothing was said for a while; end what is silent for too long."""
         silence_max = HEARTBEATS_MISSED_MAX * c.heartbeat_ns
-        if c.held and c.blocked_on:  # it could not be heard, through no fault of its own
+        if c.held and (c.blocked_on or c.untaken):  # it could not be heard: no fault of its own
             c.heard_ns = now.ns
         if not c.passive and now.ns - c.heard_ns >= silence_max:
             text = f"nothing was heard for {silence_max // 1_000_000} ms"

@@ -73,8 +73,9 @@ class Outflow:
     def _write(
         self, c: Connection, pieces: list[bytes | memoryview], now: Now, report: bool = False
     ) -> None:
-        c.spoke_ns = now.ns
-        self._effects.append(Write(c.key, pieces, report))
+        if not c.lost:
+            c.spoke_ns = now.ns
+            self._effects.append(Write(c.key, pieces, report))
 
     def flush(self, c: Connection, now: Now) -> None:
         """Write all that waits and that the credit allows, though the connection may be slow."""
@@ -97,7 +98,7 @@ class Outflow:
         """Pass on what was gathered for these outlets from this publisher, if it is still there."""
         for outlet in dirty:
             c = self._connections.get(outlet.key)
-            if c is None or c.state is CLOSING:  # it left while the messages were on their way
+            if c is None or c.state is CLOSING or c.lost:  # it left while they were on their way
                 self._count_dropped(outlet.messages, "disconnected")
                 outlet.gather(True)
                 continue
@@ -164,7 +165,7 @@ class Outflow:
 
     def pump(self, c: Connection, now: Now) -> None:
         """Write the next part of a backlog, if the connection and the credit allow it."""
-        if c.session is None or c.state is CLOSING:
+        if c.session is None or c.state is CLOSING or c.lost:
             return
         delivery = c.session.delivery
         backlog = delivery.backlog
@@ -315,14 +316,14 @@ class Outflow:
         self.update_hold(c)
 
     def update_hold(self, c: Connection) -> None:
-        """Read from a connection unless it is over its credit or does not read our replies."""
+        """Read from a connection unless it is over its credit, is ahead, or reads no replies."""
         if c.state is not OPEN:
             return
         overdrawn = bool(c.blocked_on) and c.window.exhausted(c.source.messages, c.source.size)
         unread = c.unsent
         if c.session is not None:
             unread += c.session.delivery.backlog.control_size
-        held = overdrawn or unread > self._unread_max
+        held = overdrawn or unread > self._unread_max or bool(c.untaken)
         if held != c.held:
             c.held = held
             self._effects.append(Hold(c.key, held))

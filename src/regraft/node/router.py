@@ -8,8 +8,9 @@ subscriptions come and go without a route being worked out again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from regraft.errors import CODES, LocalError
 from regraft.kernels.lane import Lane, Source
@@ -23,6 +24,15 @@ from regraft.model.topics import check_topic
 Authorize = Callable[[str, str, str], bool]  # (principal, action, topic) -> yes or no
 Watch = Callable[[bool, str, bool, str], None]  # (more or less, pattern, exact, selector)
 _NONE: dict[int, int] = {}
+REMOVED_AT_ONCE = 100  # subscriptions of those who are gone, in one step
+
+
+class Leaving(NamedTuple):
+    """What is left of somebody who is gone: nothing leads there, but the index holds it."""
+
+    outlet: int  # as takers know it
+    subscriptions: list[int]  # likewise
+    link: bool
 
 
 class Router:
@@ -48,6 +58,9 @@ class Router:
         self._shared: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Route] = {}
         self._topics_seen = 0
         self._links: dict[int, int] = {}  # connections to other nodes, and their filters
+        self._linked = False  # there was one once: the index has to know who wants what
+        self._leaving: deque[Leaving] = deque()
+        self._left_over = 0  # subscriptions of those
         self.watch: Watch | None = None  # told what is wanted here, and what no more
         self._refused = {
             name: Route([], refusal=CODES[name].number) for name in ("bad-topic", "not-authorized")
@@ -56,7 +69,13 @@ class Router:
     @property
     def size(self) -> int:
         """How many subscriptions of sessions there are."""
-        return self._takers.count - len(self._kept) - sum(self._links.values())
+        kept = len(self._kept) + self._left_over
+        return self._takers.count - kept - sum(self._links.values())
+
+    @property
+    def leaving(self) -> bool:
+        """Whether `sweep` has something to do."""
+        return bool(self._leaving)
 
     def held(self, key: int) -> dict[int, int]:
         """The subscriptions of a connection, by their ids."""
@@ -73,17 +92,43 @@ class Router:
         self.admit(key, outlet, principal)
         self._takers.link(outlet)
         self._links[key] = 0
+        self._linked = True
 
     def dismiss(self, key: int) -> None:
-        """It is gone."""
-        for id in list(self.held(key)):
-            self.unsubscribe(key, id)
+        """It is gone: nothing is routed to it or from it any more.
+
+        Many subscriptions stay in the index for a while, so that nobody waits for their removal.
+        """
+        if len(self.held(key)) <= REMOVED_AT_ONCE:
+            for id in list(self.held(key)):
+                self.unsubscribe(key, id)
+        held = list(self._held.pop(key, _NONE).values())
         outlet = self._outlets.pop(key, None)
         if outlet is not None:
-            self._takers.dismiss(self._numbers.pop(key))
+            number = self._numbers.pop(key)
             outlet.clear()
+            if held:
+                self._takers.silence(number)
+                self._leaving.append(Leaving(number, held, key in self._links))
+                self._left_over += len(held)
+                self._changed(True)
+            else:
+                self._takers.dismiss(number)
         self._principals.pop(key, None)
         self._links.pop(key, None)
+
+    def sweep(self, budget: int = REMOVED_AT_ONCE) -> None:
+        """Remove some of what is left of those who are gone."""
+        while self._leaving and budget > 0:
+            one = self._leaving[0]
+            for _ in range(min(budget, len(one.subscriptions))):
+                self._let_go(one.subscriptions.pop(), one.link)
+                self._left_over -= 1
+                budget -= 1
+            if not one.subscriptions:
+                self._takers.dismiss(one.outlet)
+                self._leaving.popleft()
+        self._changed(False)  # no route led there, but numbers of filters may be used again
 
     def check_cost(self, plan: Plan) -> None:
         """Refuse what would make one message cost too much, with all that is there already."""
@@ -106,11 +151,13 @@ class Router:
         passing: bool = False,
     ) -> None:
         """Route what matches to it; with `passing` only what is not persistent."""
+        if self._left_over and self._takers.count >= self._limits.subscriptions:
+            self.sweep(2)  # whatever comes and goes, there are no more than the limit allows
         filter = self.index.add(plan, pattern.encode(), exact)
         held = self._held.setdefault(key, {})
         id = subscription | PASSING if passing else subscription
         held[subscription] = self._takers.add(filter, self._numbers[key], id)
-        if self._links:
+        if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         if key in self._links:
             self._links[key] += 1
@@ -123,7 +170,7 @@ class Router:
         outlet = self._takers.admit(Outlet(-1 - slot, slot))
         filter = self.index.add(plan, pattern.encode(), exact)
         self._kept[slot] = outlet, self._takers.add(filter, outlet, 1)
-        if self._links:
+        if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         if self.watch is not None:
             self.watch(True, *self._describe(filter))
@@ -132,29 +179,30 @@ class Router:
     def release(self, slot: int) -> None:
         """The stream is gone."""
         outlet, number = self._kept.pop(slot)
-        self._let_go(self._takers.remove(number), False)
+        self._let_go(number, False)
         self._takers.dismiss(outlet)
         self._changed(True)
 
     def unsubscribe(self, key: int, subscription: int) -> None:
         """Route it no more."""
         held = self._held[key]
-        filter = self._takers.remove(held.pop(subscription))
+        number = held.pop(subscription)
         if not held:
             del self._held[key]
-        only_topic = self.index.text(filter) is None
         if key in self._links:
             self._links[key] -= 1
-        self._let_go(filter, key in self._links)
-        self._changed(only_topic)
+        self._changed(self._let_go(number, key in self._links))
 
-    def _let_go(self, filter: int, link: bool) -> None:
-        """One who wanted a filter is gone."""
+    def _let_go(self, number: int, link: bool) -> bool:
+        """A subscription, as takers know it, is no more; whether it had nothing but a topic."""
+        filter = self._takers.remove(number)
+        only_topic = self.index.text(filter) is None
         if self.watch is not None and not link:
             self.watch(False, *self._describe(filter))
-        if self._links:
+        if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         self.index.release(filter)
+        return only_topic
 
     def _describe(self, filter: int) -> tuple[str, bool, str]:
         pattern, exact = self.index.topic_of(filter)
@@ -168,6 +216,10 @@ class Router:
                     yield self._describe(self._takers.filter_of(number))
         for _, number in self._kept.values():
             yield self._describe(self._takers.filter_of(number))
+        for one in self._leaving:  # neighbours hear of it when it is removed
+            if not one.link:
+                for number in one.subscriptions:
+                    yield self._describe(self._takers.filter_of(number))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All subscriptions, to look at."""

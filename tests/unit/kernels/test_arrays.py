@@ -57,3 +57,48 @@ def test_ints_grow(module: ModuleType) -> None:
     for value in range(-1000, 1000):
         ints.push(value)
     assert ints.items() == list(range(-1000, 1000))
+
+
+@pytest.mark.parametrize("module", [arrays, TWIN], ids=["in use", "interpreted"])
+def test_a_table_is_a_dict_while_it_grows(module: ModuleType) -> None:
+    """A large one moves to its new places bit by bit, and meanwhile keys come and go."""
+    choice = random.Random(3)
+    table, model = module.Table(), {}
+    keys: list[int] = []
+    for turn in range(120_000):
+        key = choice.getrandbits(64)
+        if keys and choice.random() < 0.3:  # an old one: gone, or with another value
+            at = choice.randrange(len(keys))
+            key, keys[at] = keys[at], keys[-1]
+            keys.pop()
+        if key in model and choice.random() < 0.7:
+            table.drop(key)
+            del model[key]
+        else:
+            table.put(key, turn)
+            model[key] = turn
+            keys.append(key)
+        asked = choice.choice(keys) if keys else key
+        assert table.get(key) == model.get(key, -1)
+        assert table.get(asked) == model[asked]
+        assert table.get(choice.getrandbits(64)) == -1
+    assert len(model) > 40_000  # several times doubled
+    assert all(table.get(key) == value for key, value in model.items())
+    for key in keys:
+        table.drop(key)
+    assert all(table.get(key) == -1 for key in keys)
+
+
+@pytest.mark.parametrize("module", [arrays, TWIN], ids=["in use", "interpreted"])
+def test_large_arrays_keep_what_was_put_in(module: ModuleType) -> None:
+    """From two MiB on an array is pages of its own, and moves with them."""
+    several = [module.Ints() for _ in range(3)]
+    for value in range(2_400_000):
+        several[value % 3].push(value)
+    for first, ints in enumerate(several):
+        assert ints.items() == list(range(first, 2_400_000, 3))
+    ints = module.Ints()
+    ints.push(7)
+    ints.reserve(5_000_000)  # from small to large at once
+    ints.push(8)
+    assert ints.items() == [7, 8]

@@ -125,6 +125,27 @@ def test_a_hot_value_moves_what_was_reached_by_it(both: Both) -> None:
     assert both.match(a="hot", b="w7") == [numbers[7]]
 
 
+def test_an_event_waits_for_a_bounded_number_of_moves(both: Both) -> None:
+    """Thousands move, and fill buckets that have to be split, several at about the same time."""
+    hot, rare = 9, 8
+    filters = {}
+    for k in range(250 * hot):
+        terms = f"a = 'hot{k % hot}' AND b = 'rare{k // hot % rare}' AND d = {k}"
+        filters[k] = both.add(terms)
+    most = dict.fromkeys(("reviewed", "moved", "placed"), 0)
+    for k in range(2700):
+        before = both.index.snapshot()
+        both.match(a=f"hot{k % hot}", b=f"x{k}", d=-1000 - k)
+        after = both.index.snapshot()
+        most = {name: max(most[name], after[name] - before[name]) for name in most}
+    assert after["moved"] > rare * 257  # all of these buckets were filled
+    assert most["reviewed"] == most["moved"] == 16
+    assert 200 < most["placed"] <= 300  # one of them was split after one event
+    for k in range(0, 250 * hot, 97):
+        event = {"a": f"hot{k % hot}", "b": f"rare{k // hot % rare}", "d": k}
+        assert both.match(**event) == [filters[k]]
+
+
 def test_what_a_name_leads_to_is_not_moved_to_the_same_place(both: Both) -> None:
     names = [f"q{k}" for k in range(30)]
     for name in names:

@@ -171,7 +171,14 @@ class World:
         return Now(self.ns, WALL_US + self.ns // 1000)
 
     def step(self, *events: Event) -> None:
-        """Step the node, and again with what its effects lead to."""
+        """Step the node, and again with what its effects lead to and what it does at once."""
+        self.step_once(*events)
+        while self.wake_ns is not None and self.wake_ns <= self.ns:
+            self.wake_ns = None
+            self.step_once(Tick())
+
+    def step_once(self, *events: Event) -> None:
+        """The same without what it goes on with by itself."""
         following: Sequence[Event] = events
         while following:
             answers: list[Event] = []
