@@ -321,6 +321,7 @@ def test_it_ends_before_what_is_later(module: SimpleNamespace) -> None:
     story = Story(module)
     for moment in (10, 20, 30):
         story.append([1, 2], Message("t", b"a"), Message("t", b"b"), time_us=moment)
+    story.close()
     for until, taken in ((0, 6), (10, 0), (11, 2), (20, 2), (21, 4), (30, 4), (31, 6)):
         for streams in ([1], [1, 2]):
             reader = module.replay.Reader(streams, None, None)
