@@ -38,9 +38,9 @@ def test_a_like_pattern_is_read_back(items: tuple[str | Wild, ...]) -> None:
 
 
 def seconds(pattern: str, text: str) -> float:
-    started = time.monotonic()
+    started = time.process_time()
     like(pattern, None, text)
-    return time.monotonic() - started
+    return time.process_time() - started
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_like_takes_linear_time(pattern: str) -> None:
     "pattern", ["(a+)+$b", "(a|aa)+$b", "(a|a?)+b", "(.*)*b", "(a?){500}a{500}b", "^(([a-z])+.)+b$"]
 )
 def test_a_search_takes_linear_time(pattern: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert not regex_found(pattern, "a" * 50_000)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_the_engine_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
