@@ -43,7 +43,7 @@ COMPLETE_SECONDS = 600.0
 QUIET_SECONDS = 10.0  # nothing comes for so long: nothing more will
 GRACE_SECONDS = 0.5  # for what should not come
 SETTLE_SECONDS = 10.0
-BEACON_MS = "5000"  # whoever has much to do is late with them; a link given up is told all anew
+
 HEAD_OF_FRAME = struct.Struct("<IB")
 
 
@@ -257,7 +257,7 @@ def watch(size: int, parents: Sequence[int | None], covering: bool) -> Outcome:
     """A network, all subscriptions, and what became of them."""
     ranges = filters(size)
     spread = [ranges[node :: len(parents)] for node in range(len(parents))]
-    settings = {"REGRAFT_COVERING": "on" if covering else "off", "REGRAFT_BEACON_MS": BEACON_MS}
+    settings = {"REGRAFT_COVERING": "on" if covering else "off"}
     with planted("tree", parents, settings) as network:
         holders: list[tuple[Session, list[Range], int]] = []
         for member in network.members:

@@ -144,6 +144,7 @@ def between_nodes() -> list[tuple[str, str, bytes]]:
         ("left", "it is gone", encode(peers.Left())),
         ("command", "for the shell", encode(peers.Command(1, "leave", b"{}"))),
         ("done", "its answer", encode(peers.Done(1, b"{}"))),
+        ("origin", "where messages between nodes began", encode(peers.Origin(1, 2, 3))),
     ]
 
 

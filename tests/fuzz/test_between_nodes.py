@@ -141,6 +141,7 @@ def forged(random: Random) -> Any:
             lambda: peers.Left(),
             lambda: peers.Command(1, some(("link-add", "x")), b"{}"),
             lambda: peers.Done(1, b""),
+            lambda: peers.Origin(some((1, 2**64 - 1)), some((1, 2)), number(random)),
             lambda: native.Credit(number(random), number(random)),
             lambda: native.Heartbeat(number(random)),
             lambda: native.Hello(1, 1),
@@ -222,5 +223,33 @@ def test_a_neighbour_that_talks_without_end_is_cut_off() -> None:
     world.send(key, native.encode(peers.Interests((), (), False)) * 400)
     assert key not in world.closed
     world.send(key, native.encode(peers.Interests((), (), False)) * 400)
+    assert key in world.closed
+    assert b"limit-exceeded" in world.written[key]
+
+
+def test_whoever_comes_in_the_place_of_a_node_that_left_is_cut_off_as_well() -> None:
+    """What it wants counts as it comes: nothing is put by until it has said everything."""
+    world = Alone(3, Limits(link_filters=500))
+    left = world.open()
+    me = bytes.fromhex(world.node.topology()["id"])
+    world.send(left, native.encode(peers.Peer(1, 1, OTHER, "o", 1, "other:1", 9, 1 << 20)))
+    world.send(left, native.encode(peers.Ask(OTHER, 1, 0, False, b"", "other:1")))
+    third = bytes(reversed(OTHER))
+    heir = peers.Candidate(me, "me:1", 0)
+    world.send(left, native.encode(peers.Leaving((heir,), (me, third))))
+    world.send(left, native.encode(peers.Left()))
+    world.step(Closed(left, "closed by the other end"))
+    key = world.open()
+    world.send(key, native.encode(peers.Peer(1, 1, third, "t", 1, "third:1", 9, 1 << 20)))
+    world.send(key, native.encode(peers.Ask(third, 1, 0, False, b"", "third:1")))
+    assert [link["connection"] for link in world.node.topology()["links"]] == [key]
+    for number in range(0, 500, 100):
+        some = tuple(peers.Wanted(number + n, f"t{number + n}", False, "") for n in range(100))
+        assert key not in world.closed
+        world.send(key, native.encode(peers.Interests(some, (), False)))
+        world.pass_time(1)
+        world.pass_time(1)
+    assert world.node.topology()["routing"]["filters"] >= 400
+    world.send(key, native.encode(peers.Interests((peers.Wanted(999, "u", False, ""),), (), False)))
     assert key in world.closed
     assert b"limit-exceeded" in world.written[key]

@@ -21,6 +21,7 @@ SUSPECTS = {  # seeds that found it lately, which are tried first
     "no-guard": (5, 10),
     "stale-acceptance": (11, 17),
     "unsubscribe-first": (12, 14),
+    "trusting": (96,),
 }
 
 

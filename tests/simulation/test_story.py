@@ -44,17 +44,17 @@ def test_the_stories_are_eventful() -> None:
 
 
 def forget_a_message(original: Callable[..., Any]) -> Callable[..., Any]:
-    def put(self: Backlog, ids: bytes, count: int, body: bytes, expiration: int) -> None:
+    def put(self: Backlog, ids: bytes, count: int, *rest: Any) -> None:
         if count > 1:
-            original(self, ids, count, body, expiration)
+            original(self, ids, count, *rest)
 
     return put
 
 
 def deliver_twice(original: Callable[..., Any]) -> Callable[..., Any]:
-    def put(self: Backlog, ids: bytes, count: int, body: bytes, expiration: int) -> None:
-        original(self, ids, count, body, expiration)
-        original(self, ids, count, body, expiration)
+    def put(self: Backlog, *run: Any) -> None:
+        original(self, *run)
+        original(self, *run)
 
     return put
 

@@ -31,7 +31,7 @@ from regraft.model.message import (
     encode_envelope,
 )
 from regraft.model.topics import check_pattern, check_topic, matches
-from regraft.node import control, network, node
+from regraft.node import control, network, node, operating
 from regraft.node.connection import State
 from regraft.node.effect import Close, Write
 from regraft.node.event import Now, Opened, Received
@@ -100,7 +100,7 @@ def test_kinds() -> None:
         "both": "both",
         "node -> node": "nodes",
     }
-    allowed: dict[str, set[str]] = {"MESSAGE": {"OPEN"}}  # which the lane takes
+    allowed: dict[str, set[str]] = {"MESSAGE": {"OPEN"}, "ORIGIN": {"OPEN"}}  # which the lane takes
     for state, cls in control.HANDLERS:
         allowed.setdefault(native.KINDS[cls].name, set()).add(state.name)
     for cls in network.HANDLERS:
@@ -234,7 +234,7 @@ def test_reasons_and_commands() -> None:
     rows = table("Between nodes", "Reason")
     assert [(int(row["Reason"]), row["Name"]) for row in rows] == [(r, r.name) for r in Reason]
     commands = [code(row["Command"]) for row in table("Looking at a node", "Command")]
-    assert commands == list(network.COMMANDS)
+    assert commands == list(operating.COMMANDS)
     for what in INSPECTED:
         assert f"`{what}`" in section("Looking at a node") and f"`{what}`" in section("Inspect")
 

@@ -17,6 +17,7 @@ cdef enum:
     HEADER = 12
     MESSAGE = 7
     TRANSFER = 8
+    ORIGIN = 33
 
 cdef inline uint32_t u32(const unsigned char* p, Py_ssize_t i) noexcept:
     return (<uint32_t>p[i] | <uint32_t>p[i + 1] << 8

@@ -29,6 +29,7 @@ if not cython.compiled:
     HEADER = 12
     MESSAGE = 7
     TRANSFER = 8
+    ORIGIN = 33
 
     def u32(p: Any, i: int) -> int:
         """The four bytes at i as a number."""
@@ -99,4 +100,11 @@ def transfer(ids: bytes, count: int) -> bytes:
     header[HEADER + 1 : HEADER + 5] = count.to_bytes(4, "little")
     header[HEADER + 5 :] = ids
     put_header(writable(header), 0, TRANSFER, size - HEADER)
+    return bytes(header)
+
+
+def origin(stream: bytes, first: int) -> bytes:
+    """What stands in front of a run between nodes: its stream, encoded, and its first ordinal."""
+    header = bytearray(HEADER) + stream + b"\x19" + first.to_bytes(8, "little")
+    put_header(writable(header), 0, ORIGIN, len(header) - HEADER)
     return bytes(header)

@@ -16,6 +16,8 @@ cdef class Kept:
     cdef Route route
     cdef int64_t ordinal
     cdef int64_t count
+    cdef bytes stream
+    cdef int64_t first
     cdef bint known
     cdef int64_t until
     cdef int64_t at
@@ -45,7 +47,8 @@ cdef class Keeper:
     cdef bint is_full(self, Route route) except -1
     @cython.locals(kept=Kept, streams=Py_ssize_t, head=Py_ssize_t)
     cdef bint keep(self, object source, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end,
-                   int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us) except -1
+                   int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us, bytes stream,
+                   int64_t first) except -1
     @cython.locals(kept=Kept)
     cdef bint note(self, object source, int64_t ordinal, bint known) except -1
     @cython.locals(last=Kept)

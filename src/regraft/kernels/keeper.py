@@ -37,6 +37,8 @@ class Kept:
         self.route = route
         self.ordinal = ordinal  # of its last message
         self.count = count
+        self.stream = b""  # where it came from, for other nodes,
+        self.first = 0  # and its place there
         self.known = False
         self.until = 0  # the position that has to be safe
         self.at = 0  # where its frames begin: a position, or 0 in `data`
@@ -92,9 +94,13 @@ class Keeper:
         ordinal: int,
         expiration: int,
         now_us: int,
+        stream: bytes,
+        first: int,
     ) -> bool:
         """Take the run p[start:end] of `count` messages."""
         kept = Kept(source, route, ordinal, count)
+        kept.stream = stream
+        kept.first = first
         kept.size = end - start
         kept.expiration = expiration
         streams = route.slots.n
@@ -166,7 +172,7 @@ class Keeper:
         for k in range(len(route.outlets)):
             outlet: Outlet = route.outlets[k]
             if outlet.link:
-                if outlet is kept.source.outlet:
+                if outlet is kept.source.outlet or outlet.muted:
                     continue
                 self.forwarded += kept.count
             else:
@@ -180,9 +186,10 @@ class Keeper:
                 p,
                 start,
                 start + kept.size,
-                kept.source.tag if outlet.link else route.subscriptions[k],
+                kept.stream if outlet.link else route.subscriptions[k],
                 kept.count,
                 kept.expiration,
+                kept.first,
             )
         return True
 

@@ -5,10 +5,10 @@ from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.keeper cimport Keeper
-from regraft.kernels.outlet cimport Outlet, Route, is_topic
+from regraft.kernels.outlet cimport STREAM_BYTES, Outlet, Route, is_topic
 from regraft.kernels.takers cimport Choice
 from regraft.kernels.windows cimport Window
-from regraft.kernels.frame cimport HEADER, MESSAGE, bytes_p, cut, put_header, u32, writable
+from regraft.kernels.frame cimport HEADER, MESSAGE, ORIGIN, bytes_p, cut, put_header, u32, writable
 
 cdef enum:
     STOP_END = 0
@@ -19,6 +19,10 @@ cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
     cdef uint64_t value
     memcpy(&value, p + i, 8)
     return value
+
+@cython.final
+cdef class Seen:
+    cdef int64_t last
 
 @cython.final
 cdef class Source:
@@ -33,7 +37,13 @@ cdef class Source:
     cdef public int64_t publisher
     cdef public Window window
     cdef public Outlet outlet
-    cdef public bytes tag
+    cdef bint foreign
+    cdef readonly bytes stream
+    cdef bytes kept_stream
+    cdef int64_t ordinal
+    cdef Seen seen
+
+    cpdef void resume(self, bytes stream, int64_t first) except *
 
 @cython.final
 cdef class Lane:
@@ -45,6 +55,11 @@ cdef class Lane:
     cdef public Keeper keeper
     cdef public long long generation
     cdef public Outlet only
+    cdef public bytes mark
+    cdef public bint trusting
+    cdef long long last_stream
+    cdef readonly dict streams
+    cdef readonly dict older
     cdef list dirty
     cdef Scan scan
     cdef uint64_t head
@@ -60,6 +75,7 @@ cdef class Lane:
     cdef Py_ssize_t run_count
     cdef int64_t run_expiration
     cdef int64_t run_ordinal
+    cdef int64_t run_first
     cdef readonly long long messages
     cdef readonly long long size
     cdef readonly long long deliveries
@@ -68,13 +84,19 @@ cdef class Lane:
     cdef readonly long long expired
     cdef readonly long long refused
     cdef readonly long long untaken
+    cdef readonly long long repeated
 
     @cython.locals(n=Py_ssize_t, p=bytes_p, head=uint64_t, end=Py_ssize_t, fault=cython.int, kind=cython.int, flags=cython.int)
     cpdef Py_ssize_t run(self, Source source, object view, Py_ssize_t pos, int64_t now_us) except -1
     @cython.locals(kind=cython.int, flags=cython.int, length=Py_ssize_t)
     cdef bint check_head(self, bytes_p p, Py_ssize_t pos, uint64_t head) noexcept
     cdef void wrong(self, int fault, Py_ssize_t detail) noexcept
-    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice, link=Outlet)
+    @cython.locals(ordinal=Py_ssize_t, size=Py_ssize_t, plain=cython.bint)
+    cdef bint begin_stream(self, Source source, bytes_p p, Py_ssize_t at, Py_ssize_t end) except -1
+    @cython.locals(seen=Seen)
+    cdef Seen find_stream(self, bytes stream)
+    cdef void name_stream(self, Source source) except *
+    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice, link=Outlet, ordinal=int64_t, seen=Seen)
     cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
     @cython.locals(keeper=Keeper, kept=Route, scan=Scan, verdict=cython.int, refusal=cython.int)
     cdef Route persistent(self, Source source, Route route, object view, bytes_p p, int64_t now_us)
@@ -83,6 +105,6 @@ cdef class Lane:
     @cython.locals(route=Route)
     cdef Route look_up(self, Source source, bytes topic)
     cdef void refuse(self, Source source, int code) except *
-    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet, ids=bytes, keeper=Keeper)
+    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet, keeper=Keeper)
     cdef void emit(self, Source source, object view, bytes_p p, int64_t now_us) except *
     cpdef list take_dirty(self)

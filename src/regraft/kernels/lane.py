@@ -7,6 +7,10 @@ messages with the same takers to a *run*. A run costs each taker one transfer he
 or none: a long one is handed on as a slice of the bytes that were read. There is no Python object
 per message.
 
+What comes from another node says where it began: its *stream*, which is all that one publisher sent
+over one connection, and its ordinal there. A node takes each stream only forward. So nothing comes
+twice, and nothing old after something new, whatever ways it took while the tree changed.
+
 The lane stops at whatever is no message and says why in `stop`; the node does the rest and calls
 again. What an outlet has gathered is fetched with `Outlet.gather` before the bytes
 that were read are given back.
@@ -27,9 +31,9 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from regraft.kernels.checksum import crc32c_at, pointer_to
     from regraft.kernels.envelope import Scan
-    from regraft.kernels.frame import HEADER, MESSAGE, cut, put_header, u32, writable
+    from regraft.kernels.frame import HEADER, MESSAGE, ORIGIN, cut, put_header, u32, writable
     from regraft.kernels.keeper import Keeper
-    from regraft.kernels.outlet import Outlet, Route, is_topic
+    from regraft.kernels.outlet import STREAM_BYTES, Outlet, Route, is_topic
     from regraft.kernels.takers import Choice
     from regraft.kernels.windows import Window
 
@@ -49,6 +53,10 @@ FAULT = 2  # the bytes are wrong: fault, and fault_detail (a size, or a fault of
 
 # What is wrong.
 BAD_CHECK, BAD_CHECKSUM, TOO_SHORT, TOO_LARGE, BAD_ENVELOPE, BAD_FLAGS = 1, 2, 3, 4, 5, 6
+BAD_ORIGIN = 7
+
+STREAMS_MAX = 100_000  # that are remembered; those that were silent for longest are forgotten
+_NEVER = (1 << 63) - 1
 
 # As in regraft.errors:
 LIMIT_EXCEEDED = 25
@@ -56,6 +64,13 @@ NOT_SUPPORTED = 27  # what the control lane would have to do
 SEQUENCE_TOO_OLD = 28
 MAILBOX_FULL = 32
 JOURNAL_FAILED = 54
+
+
+class Seen:
+    """How far a stream is."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last  # the ordinal of its newest message
 
 
 class Source:
@@ -73,7 +88,17 @@ class Source:
         self.publisher = 0  # its number in the journal, once it published something persistent
         self.window: Window | None = None
         self.outlet: Outlet | None = None  # of a link: what comes from it does not go back
-        self.tag = b""  # and by this it is known where a link waits that is frozen
+        self.foreign = False  # what comes has an origin elsewhere:
+        self.stream = b""  # the stream, encoded,
+        self.kept_stream = b""  # that of persistent messages, which keep an order of their own,
+        self.ordinal = 0  # the ordinal of the next message,
+        self.seen: Seen | None = None  # and how far the stream was already
+
+    def resume(self, stream: bytes, first: int) -> None:
+        """Messages that were taken before follow, to be handed on."""
+        self.foreign = True
+        self.stream = self.kept_stream = stream
+        self.ordinal = first
 
 
 class Lane:
@@ -86,6 +111,7 @@ class Lane:
         topics_max: int,
         resolve: Callable[[Source, bytes], Route],
         introduce: Callable[[Source], None] | None = None,
+        mark: int = 0,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.control_bytes_max = control_bytes_max
@@ -95,6 +121,11 @@ class Lane:
         self.keeper: Keeper | None = None  # without one nothing persistent is taken
         self.generation = 0  # grows when routes change
         self.only: Outlet | None = None  # nobody else gets anything
+        self.mark = b"\x09" + mark.to_bytes(8, "little")  # what the streams of this node begin with
+        self.trusting = False  # a planted bug: streams are taken as they come
+        self.last_stream = 0
+        self.streams: dict[bytes, Seen] = {}
+        self.older: dict[bytes, Seen] = {}
         self.dirty: list[Outlet] = []
         self.scan = Scan()
         smallest = bytearray(HEADER)
@@ -112,6 +143,7 @@ class Lane:
         self.run_count = 0
         self.run_expiration = 0
         self.run_ordinal = 0  # of its last message
+        self.run_first = 0  # where its stream is with the first
         self.messages = 0
         self.size = 0
         self.deliveries = 0
@@ -120,6 +152,7 @@ class Lane:
         self.expired = 0
         self.refused = 0
         self.untaken = 0
+        self.repeated = 0  # by other nodes: it was here before, or something newer was
 
     def run(self, source: Source, view: Any, pos: int, now_us: int) -> int:
         """Route the messages that stand at `pos`; the position where it stopped."""
@@ -146,6 +179,12 @@ class Lane:
                 self.wrong(BAD_CHECKSUM, 0)
                 break
             if kind != MESSAGE:
+                if kind == ORIGIN and source.outlet is not None:
+                    self.emit(source, view, p, now_us)
+                    if not self.begin_stream(source, p, pos + HEADER, end):
+                        break
+                    pos = end
+                    continue
                 self.stop = STOP_CONTROL
                 self.end = end
                 break
@@ -190,9 +229,53 @@ class Lane:
         self.fault = fault
         self.fault_detail = detail
 
+    def begin_stream(self, source: Source, p: Any, at: int, end: int) -> bool:
+        """Another node says where what follows comes from."""
+        ordinal = at + STREAM_BYTES
+        size = STREAM_BYTES + 9
+        plain = not self.flags and end - at == size and p[at] == 9 and p[at + 9] == 17
+        if not plain or p[ordinal] != 25 or p[ordinal + 8] > 63:  # nobody counts up to 2^62
+            self.wrong(BAD_ORIGIN, 0)
+            return False
+        source.ordinal = u64(p, ordinal + 1)
+        if not source.foreign or not is_topic(source.stream, p, at, at + STREAM_BYTES):
+            source.foreign = True
+            source.stream = source.kept_stream = cut(p, at, at + STREAM_BYTES)
+            source.seen = None if self.trusting else self.find_stream(source.stream)
+        return True
+
+    def find_stream(self, stream: bytes) -> Seen:
+        """How far a stream is; the own ones need not come back at all."""
+        seen = self.streams.get(stream)
+        if seen is None:
+            seen = self.older.get(stream)
+            if seen is None:
+                seen = Seen(_NEVER if stream.startswith(self.mark) else -1)
+            if len(self.streams) >= STREAMS_MAX:
+                self.older = self.streams
+                self.streams = {}
+            self.streams[stream] = seen
+        return seen
+
+    def name_stream(self, source: Source) -> None:
+        """What a source sends begins here: two streams, as persistent messages take longer."""
+        self.last_stream += 2
+        source.stream = self.mark + b"\x11" + self.last_stream.to_bytes(8, "little")
+        source.kept_stream = self.mark + b"\x11" + (self.last_stream + 1).to_bytes(8, "little")
+
     def message(self, source: Source, view: Any, p: Any, pos: int, end: int, now_us: int) -> None:
         """Add one checked message to the run it belongs to."""
         scan = self.scan
+        ordinal = source.messages
+        if source.foreign:
+            ordinal = source.ordinal
+            source.ordinal += 1
+            seen = source.seen
+            if seen is not None:
+                if ordinal <= seen.last:
+                    self.repeated += 1
+                    return
+                seen.last = ordinal
         route = source.route
         if route is None or not is_topic(source.topic, p, scan.topic_at, scan.topic_end):
             topic = cut(p, scan.topic_at, scan.topic_end)
@@ -222,6 +305,7 @@ class Lane:
             self.emit(source, view, p, now_us)
             self.run_route = route
             self.run_start = pos
+            self.run_first = ordinal
         self.run_end = end
         self.run_ordinal = source.messages
         self.run_count += 1
@@ -302,6 +386,8 @@ class Lane:
             return
         size = self.run_end - self.run_start
         keeper = self.keeper
+        if not source.stream:
+            self.name_stream(source)
         if route.waits and keeper is not None:
             self.messages += self.run_count
             self.size += size
@@ -315,6 +401,8 @@ class Lane:
                 self.run_ordinal,
                 self.run_expiration,
                 now_us,
+                source.kept_stream,
+                self.run_first,
             )
             self.run_route = None
             self.run_count = 0
@@ -328,7 +416,9 @@ class Lane:
         for k in range(takers):
             outlet = route.outlets[k]
             if outlet.link:
-                if outlet is source.outlet or (self.only is not None and outlet is not self.only):
+                if outlet is source.outlet or outlet.muted:
+                    continue
+                if self.only is not None and outlet is not self.only:
                     continue
                 self.forwarded += self.run_count
             elif self.only is not None:
@@ -339,9 +429,15 @@ class Lane:
             if not outlet.dirty:
                 outlet.dirty = True
                 self.dirty.append(outlet)
-            ids = source.tag if outlet.link else route.subscriptions[k]
             outlet.append(
-                view, p, self.run_start, self.run_end, ids, self.run_count, self.run_expiration
+                view,
+                p,
+                self.run_start,
+                self.run_end,
+                source.stream if outlet.link else route.subscriptions[k],
+                self.run_count,
+                self.run_expiration,
+                self.run_first,
             )
         self.run_route = None
         self.run_count = 0

@@ -3,6 +3,9 @@
 An `Outlet` gathers what one session receives over one batch. A run of messages costs it one
 transfer header and one copy, or none: a long one is kept as a slice of the bytes that were read.
 
+To another node messages go with their origin in front: the stream, which is what one publisher says
+over one connection, and the ordinal of the first. What follows without one goes on counting.
+
 `p` is a pointer when compiled, a memoryview when interpreted.
 """
 
@@ -17,9 +20,14 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 
 if not cython.compiled:
     from regraft.kernels.arrays import Ints
-    from regraft.kernels.frame import HEADER, TRANSFER, cut, put_header, put_u32, writable
+    from regraft.kernels.frame import HEADER, ORIGIN, TRANSFER, cut, put_header, put_u32, writable
 
     SLICE_BYTES = 2048
+    STREAM_BYTES = 18
+
+    def put_u64(p: Any, i: int, value: int) -> None:
+        """Write a number as eight bytes at i."""
+        p[i : i + 8] = value.to_bytes(8, "little")
 
     def copy(target: Any, at: int, p: Any, start: int, end: int) -> None:
         """Copy p[start:end] to `at`."""
@@ -40,20 +48,22 @@ class Outlet:
     def __init__(self, key: int, slot: int = -1) -> None:
         self.key = key
         self.slot = slot  # of the stream in the journal that it stands for, if it is none of those
-        self.link = False  # to another node: messages go there bare, without a transfer header
+        self.link = False  # to another node: messages go there with their origin instead of ids
         self.bit = 0  # of a link: its bit in the match index
         self.gone = False  # nothing leads here any more, though subscriptions of it are left
+        self.muted = False  # of a link: nothing goes there yet, whoever asks for it
         self.slow = False  # set by the node: copy runs to `waiting` instead of gathering them
         self.dirty = False
         self.messages = 0
         self.size = 0
-        self.waiting: list[tuple[bytes, int, bytes, int]] = []
+        self.waiting: list[tuple[bytes, int, bytes, int, int]] = []
         self.pieces: list[Any] = []
         self.scratch = bytearray()
         self.used = 0
         self.run_at = -1
         self.run_count = 0
         self.run_ids = b""
+        self.run_next = 0  # to another node: the ordinal that comes next without a word
 
     def reserve(self, size: int) -> None:
         """Make room for `size` more bytes in the scratch buffer."""
@@ -84,17 +94,45 @@ class Outlet:
         put_header(target, self.run_at, TRANSFER, 5 + len(self.run_ids))
         self.run_at = -1
 
+    def put_origin(self, stream: bytes, first: int) -> None:
+        """Say which stream what follows belongs to."""
+        self.reserve(HEADER + STREAM_BYTES + 9)
+        target = writable(self.scratch)
+        at = self.used + HEADER
+        copy_bytes(target, at, stream)
+        target[at + STREAM_BYTES] = 0x19  # field 3, fixed64
+        put_u64(target, at + STREAM_BYTES + 1, first)
+        put_header(target, self.used, ORIGIN, STREAM_BYTES + 9)
+        self.used = at + STREAM_BYTES + 9
+        self.run_ids = stream
+
     def append(
-        self, view: Any, p: Any, start: int, end: int, ids: bytes, count: int, expiration: int
+        self,
+        view: Any,
+        p: Any,
+        start: int,
+        end: int,
+        ids: bytes,
+        count: int,
+        expiration: int,
+        first: int,
     ) -> None:
-        """Take the run p[start:end] of `count` messages for the subscriptions `ids`."""
+        """Take the run p[start:end] of `count` messages for the subscriptions `ids`.
+
+        To another node `ids` is their stream, and `first` the ordinal of the first.
+        """
         size = end - start
         self.messages += count
         self.size += size
         if self.slow:
-            self.waiting.append((ids, count, cut(p, start, end), expiration))
+            self.waiting.append((ids, count, cut(p, start, end), expiration, first))
+            self.run_ids = b""
             return
-        if not self.link:
+        if self.link:
+            if self.run_next != first or self.run_ids != ids:
+                self.put_origin(ids, first)
+            self.run_next = first + count
+        else:
             if self.run_at < 0 or self.run_ids is not ids:
                 self.close_run()
                 self.open_run(ids)

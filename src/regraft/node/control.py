@@ -310,7 +310,7 @@ class Control:
                 )
             if self.network is None:
                 raise LocalError("not-supported", "this node takes part in no network")
-            answer = self.network.command(message.what, message.json, now)
+            answer = self.network.operating.command(message.what, message.json, now)
         except RegraftError as error:
             self._outflow.send_in_place(c, native.Error.of(error), now)
             return

@@ -7,9 +7,9 @@
 3. When all have said so, the node has passed everything on. It says LEFT behind its own last
    message, and closes.
 4. For its neighbours the link is a *ghost* now: its filters stay, and what matches them is kept.
-   The others ask the heir for a place. Once such a new link is complete, each of its ends gives it
-   what the ghost kept and the other end wants, before anything newer. When all have come, or after
-   a while, the ghost goes.
+   The others ask the heir for a place. Such a new link is *muted* until it is complete: the ghost
+   keeps what it would get. Then each of its ends gives it what the ghost kept and the other end
+   wants, before anything newer. When all have come, or after a while, the ghost goes.
 
 So no message is on its way to a node that is gone, and none is given to the same node twice. Where
 somebody does not come, what the ghost kept is counted as dropped.
@@ -18,7 +18,7 @@ somebody does not come, what the ghost kept is counted as dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from regraft.kernels.lane import Lane, Source
 from regraft.node.connection import CLOSING, OPEN, Connection
@@ -40,14 +40,6 @@ class Ghost:
     at_ns: int  # when it goes at the latest
     mine: bool  # its neighbours come here
     closed: bool = False
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A new link in place of an old one; what its other end wants counts when it is complete."""
-
-    ghosts: list[Ghost]
-    frames: list[peers.Interests] = field(default_factory=list)
 
 
 class Departure:
@@ -74,7 +66,7 @@ class Departure:
         self._gone = gone  # told when a ghost goes
         self._undrained: set[int] | None = None  # links that may still send something, once we go
         self.ghosts: dict[int, Ghost] = {}
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting: dict[int, list[Ghost]] = {}  # by the new link in place of an old one
         self.handed_over = 0  # messages that went another way than they would have
 
     # ---------------------------------------------------------------------- leaving
@@ -185,22 +177,16 @@ class Departure:
         """A new link: does anybody wait for it?"""
         ghosts = [ghost for ghost in self.ghosts.values() if c.node in ghost.expected]
         if ghosts:
-            self.waiting[c.key] = Waiting(ghosts)
-
-    def hold_back(self, c: Connection, message: peers.Interests) -> list[peers.Interests]:
-        """What a neighbour wants that counts now: all at once, if somebody waits for it."""
-        waiting = self.waiting.get(c.key)
-        if waiting is None:
-            return [message]
-        waiting.frames.append(message)
-        return waiting.frames if message.synced else []
+            self.waiting[c.key] = ghosts
+            c.outlet.muted = True
 
     def complete(self, c: Connection, now: Now) -> None:
         """A new link is complete: it gets what was kept for it, before anything else."""
-        waiting = self.waiting.pop(c.key, None)
-        if waiting is None or c.state is CLOSING:
+        ghosts = self.waiting.pop(c.key, [])
+        c.outlet.muted = False
+        if c.state is CLOSING:
             return
-        for ghost in waiting.ghosts:
+        for ghost in ghosts:
             if self.ghosts.get(ghost.c.key) is not ghost:
                 continue
             self._hand_over(ghost.c, c, now)
@@ -217,9 +203,8 @@ class Departure:
         source.outlet = old.outlet
         before = lane.forwarded
         lane.only = new.outlet
-        for tag, data in old.session.delivery.backlog.peek():
-            if tag == new.source.tag:
-                continue  # it came from there
+        for stream, first, data in old.session.delivery.backlog.peek():
+            source.resume(stream, first)
             lane.run(source, memoryview(data), 0, now.wall_us)
         lane.only = None
         self.handed_over += lane.forwarded - before

@@ -13,24 +13,24 @@ Rules:
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from regraft.errors import LocalError, PeerError, RegraftError, WorldError
-from regraft.kernels.plan import Plan, plan_of
+from regraft.errors import PeerError, RegraftError
 from regraft.limits import Limits
 from regraft.model.identity import Identity
-from regraft.model.topics import check_pattern
 from regraft.node.connection import CLOSING, HELLO, OPEN, PEERED, Connection
 from regraft.node.deadlines import Deadlines
 from regraft.node.departure import Departure, Gone
 from regraft.node.effect import Connect, Effect, Note, SendDatagram, Write
 from regraft.node.event import Now
+from regraft.node.listening import Listening
+from regraft.node.operating import Operating
 from regraft.node.outflow import Outflow
 from regraft.node.router import Router
+from regraft.node.spoken import MESSAGES, announcements, from_frame, to_frame
 from regraft.overlay import actions, messages
 from regraft.overlay.lstree import LSTree
 from regraft.overlay.options import Options
@@ -46,8 +46,13 @@ if TYPE_CHECKING:
 
 NODE = "node"  # the principal of other nodes
 EARLY_MAX = 1000  # requests that wait for a node to be gone
-TOLD_AT_ONCE = 100  # filters that are taken in one step
-ANNOUNCED_BYTES = 16_384  # of filters in one frame
+FED_AT_ONCE = 1000  # filters that the forwarding is told of in one step
+COUNTERS = (
+    "bad_datagrams",
+    "interests_frames_sent",
+    "interests_bytes_sent",
+    "interests_filters_sent",
+)
 WILDCARDS = ("", "0.0.0.0", "::", "[::]")
 
 
@@ -61,43 +66,6 @@ class Joining:
     deferral_ms: int = 3000
     covering: bool = True
     bugs: frozenset[str] = frozenset()  # planted, for tests that must find them
-
-
-FRAMES: dict[type[Any], type[Any]] = {
-    messages.Ask: peers.Ask,
-    messages.Answer: peers.Answer,
-    messages.Accept: peers.Accept,
-    messages.Leave: peers.Leave,
-    messages.Status: peers.Status,
-    messages.Beacon: peers.Beacon,
-}
-MESSAGES = {frame: message for message, frame in FRAMES.items()}
-
-
-def to_frame(message: Any) -> Any:
-    """What the overlay says, as it is sent."""
-    values = []
-    for value in message:
-        if isinstance(value, messages.Candidate):
-            value = peers.Candidate(*value)
-        elif type(value) is tuple:
-            value = tuple(peers.Candidate(*one) for one in value)
-        values.append(value)
-    return FRAMES[type(message)](*values)
-
-
-def from_frame(frame: Any) -> Any:
-    """What came, as the overlay reads it."""
-    values = []
-    for value in (getattr(frame, name) for name in frame.__dataclass_fields__):
-        if value is None:
-            value = messages.NOBODY
-        elif isinstance(value, peers.Candidate):
-            value = messages.Candidate(*astuple(value))
-        elif type(value) is tuple:
-            value = tuple(messages.Candidate(*astuple(one)) for one in value)
-        values.append(value)
-    return MESSAGES[type(frame)](*values)
 
 
 class Network:
@@ -119,7 +87,6 @@ class Network:
         fail: Callable[[Connection, RegraftError, Now], None],
     ) -> None:
         self._stop = stop
-        self._fail = fail
         self._identity = identity
         self._limits = limits
         self._router = router
@@ -128,14 +95,10 @@ class Network:
         self._effects = effects
         self._deadlines = deadlines
         self.address = joining.address
-        self.overlay = LSTree(
-            identity.node_id,
-            identity.incarnation,
-            joining.address,
-            joining.overlay,
-            random,
-            joining.bugs,
-        )
+        me, started = identity.node_id, identity.incarnation
+        router.lane.mark = b"\x09" + blake2b(me, digest_size=8, key=b"%d" % started).digest()
+        router.lane.trusting = "trusting" in joining.bugs
+        self.overlay = LSTree(me, started, self.address, joining.overlay, random, joining.bugs)
         self.forwarding = Forwarding(
             PROTOCOLS[joining.reconfiguration](joining.deferral_ms),
             joining.covering,
@@ -145,7 +108,7 @@ class Network:
         self._gone = gone
         self._leave_ms = joining.overlay.leave_ms
         self.departure = Departure(
-            identity.node_id,
+            me,
             self.links,
             router.lane,
             outflow,
@@ -162,14 +125,22 @@ class Network:
         self._stirred = False  # the forwarding may have something to say
         self._forwarding_ns: int | None = None
         self._watching = False
-        self._told: dict[int, deque[peers.Interests | peers.Leaving]] = {}  # by links, untaken
-        self._untold: dict[int, int] = {}  # how much that is
+        self._listening = Listening(
+            limits,
+            self.links,
+            router,
+            self.forwarding,
+            effects,
+            fail,
+            self._complete,
+            self._is_left,
+        )
         self._leaving_for = ""
+        self._counters = dict.fromkeys(COUNTERS, 0)
+        self.operating = Operating(
+            identity, self.overlay, self.forwarding, router, self.links, self._own, self._leave_for
+        )
         self._early: list[tuple[int, peers.Ask]] = []
-        self._bad_datagrams = 0
-        self._announced_frames = 0
-        self._announced_bytes = 0
-        self._announced_filters = 0
 
     def start(self, now: Now) -> None:
         """Look for others."""
@@ -268,7 +239,7 @@ class Network:
                 raise PeerError("malformed-frame", "a datagram is one beacon")
             beacon = from_frame(native.decode(frame[0], frame[2]))
         except RegraftError:
-            self._bad_datagrams += 1
+            self._counters["bad_datagrams"] += 1
             return
         self.overlay.beacon(address, beacon, now.ns)
 
@@ -292,85 +263,14 @@ class Network:
             raise PeerError("protocol-violation", f"{kind} is not allowed between nodes here")
 
     def _interests(self, c: Connection, message: peers.Interests, now: Now) -> None:
-        """A neighbour wants something, or no more: it is dealt with at the end of the step."""
-        waiting = self._untold.get(c.key, 0) + _weight(message)
-        if len(self._router.held(c.key)) + waiting > self._limits.link_filters:
-            raise WorldError(
-                "limit-exceeded",
-                f"a neighbour wants more than {self._limits.link_filters} filters "
-                "(limit link_filters)",
-            )
-        self._untold[c.key] = waiting
-        self._told.setdefault(c.key, deque()).append(message)
-
-    def _work_off(self, now: Now) -> None:
-        """Deal with some of what neighbours said: messages must not wait for thousands."""
-        room = TOLD_AT_ONCE
-        for key in list(self._told):
-            queue, c = self._told[key], self.links.get(key)
-            if c is not None and c.state is not OPEN:
-                c = None  # what it said last does not matter any more
-            while queue and c is not None and room > 0:
-                message = queue.popleft()
-                if isinstance(message, peers.Leaving):
-                    self._is_left(c, message, now)
-                    continue
-                if len(message.add) > room:
-                    queue.appendleft(replace(message, add=message.add[room:]))
-                    message = peers.Interests(message.add[:room])
-                    self._untold[key] += 1  # they are two now
-                room -= _weight(message)
-                self._untold[key] -= _weight(message)
-                try:
-                    self._listen(c, message, now)
-                except RegraftError as error:
-                    self._fail(c, error, now)
-                    queue.clear()
-            if not queue or c is None:
-                del self._told[key], self._untold[key]
-
-    def _listen(self, c: Connection, message: peers.Interests, now: Now) -> None:
-        for frame in self.departure.hold_back(c, message):
-            self._take_in(c, frame)
-        if message.synced:
-            self.departure.complete(c, now)
-
-    def _take_in(self, c: Connection, message: peers.Interests) -> None:
-        held = self._router.held(c.key)
-        for one in message.add:
-            if one.number in held:
-                raise PeerError("protocol-violation", f"number {one.number} is in use on this link")
-            try:
-                check_pattern(one.pattern)
-            except LocalError as error:
-                raise PeerError("protocol-violation", f"a neighbour wants {error.text}") from None
-            plan = self._plan(one.selector)
-            self._router.subscribe(c.key, one.number, one.pattern, one.exact, plan)
-        for number in message.remove:
-            if number not in self._router.held(c.key):
-                raise PeerError("protocol-violation", f"number {number} is not in use on this link")
-            self._router.unsubscribe(c.key, number)
-        adds = [(one.number, Filter(one.pattern, one.exact, one.selector)) for one in message.add]
-        self.forwarding.received(c.key, adds, list(message.remove))
-        self._stirred = True
-
-    def _plan(self, text: str) -> Plan | None:
-        """What a neighbour's selector asks for; what this node cannot tell it takes as all."""
-        if not text:
-            return None
-        try:
-            plan = plan_of(text, self._limits.selector_bytes)
-            self._router.check_cost(plan)
-        except LocalError as error:
-            self._effects.append(Note("warning", f"a neighbour's filter counts as all: {error}"))
-            return None
-        return plan
+        self._listening.interests(c, message)
 
     def _leaving(self, c: Connection, message: peers.Leaving, now: Now) -> None:
-        if self._told.get(c.key):
-            self._told[c.key].append(message)  # in its turn
-        else:
-            self._is_left(c, message, now)
+        self._listening.leaving(c, message, now)
+
+    def _complete(self, c: Connection, now: Now) -> None:
+        """A neighbour has said all that it wants."""
+        self.departure.complete(c, now)
 
     def _is_left(self, c: Connection, message: peers.Leaving, now: Now) -> None:
         self.departure.announced(c, message, now)
@@ -398,11 +298,15 @@ class Network:
     def end(self, now: Now) -> None:
         """A step ends: do what overlay and forwarding want."""
         self._perform(now)
-        if self._told:
-            self._work_off(now)
+        if self._listening:
+            self._listening.work(now)
+            self._stirred = True
         if self._leaving_for:
             reason, self._leaving_for = self._leaving_for, ""
             self._stop(reason, now)
+        if self.forwarding.feeding:
+            self.forwarding.feeding = self._router.feed(FED_AT_ONCE)
+            self._stirred = True
         if self._stirred:
             self._announce(now)
         self._schedule(now)
@@ -412,10 +316,10 @@ class Network:
         for key, add, remove, synced in self.forwarding.announce(now.ns):
             c = self.links.get(key)
             if c is not None:
-                frames = list(map(native.encode, _announcements(add, remove, synced)))
-                self._announced_frames += len(frames)
-                self._announced_bytes += sum(map(len, frames))
-                self._announced_filters += len(add) + len(remove)
+                frames = list(map(native.encode, announcements(add, remove, synced)))
+                self._counters["interests_frames_sent"] += len(frames)
+                self._counters["interests_bytes_sent"] += sum(map(len, frames))
+                self._counters["interests_filters_sent"] += len(add) + len(remove)
                 self._outflow.send_encoded(c, frames, now)
         self._forwarding_ns = self.forwarding.next_ns
         self._stirred = self._forwarding_ns is not None and self._forwarding_ns <= now.ns
@@ -435,7 +339,7 @@ class Network:
         at_ns = self.overlay.next_ns
         if self._forwarding_ns is not None and (at_ns is None or self._forwarding_ns < at_ns):
             at_ns = self._forwarding_ns
-        if self._told:
+        if self._listening or self.forwarding.feeding:
             at_ns = now.ns
         if at_ns is not None:
             at_ns = max(at_ns, now.ns)
@@ -481,7 +385,6 @@ class Network:
         c.state = OPEN
         self._router.admit_link(c.key, c.outlet, NODE)
         c.source.outlet = c.outlet
-        c.source.tag = str(c.key).encode()
         c.outlet.slow = self._outflow.near_credit(c.session.delivery)
         self.links[c.key] = c
         self._watch()
@@ -492,12 +395,10 @@ class Network:
 
     def _watch(self) -> None:
         """From the first link on it matters what is wanted here."""
-        if self._watching:
-            return
-        self._watching = True
-        for wanted in self._router.wanted():
-            self.forwarding.hold(LOCAL, Filter(*wanted))
-        self._router.watch = self._wanted
+        if not self._watching:
+            self._watching = True
+            self._router.watch(self._wanted)
+            self.forwarding.feeding = True
 
     def _wanted(self, more: bool, pattern: str, exact: bool, selector: str) -> None:
         change = self.forwarding.hold if more else self.forwarding.release
@@ -530,51 +431,10 @@ class Network:
     def _say(self, action: actions.Say, now: Now) -> None:
         self._effects.append(Note(action.level, action.text))
 
-    # --------------------------------------------------------------------- commands
+    # ---------------------------------------------------------------------- leaving
 
-    def command(self, what: str, data: bytes, now: Now) -> dict[str, Any]:
-        """Do what somebody wants; what is to be said about it."""
-        if what not in COMMANDS:
-            known = ", ".join(COMMANDS)
-            raise LocalError("not-supported", f"there is no command {what!r}; there is {known}")
-        try:
-            arguments = json.loads(data or b"{}")
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            raise LocalError("bad-message", f"{what} needs a JSON object")
-        return COMMANDS[what](self, arguments, now)
-
-    def _link_add(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
-        address = arguments.get("address")
-        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
-            raise LocalError("bad-address", "link-add needs an address: host:port")
-        if address in self._own:
-            raise LocalError("bad-address", f"{address} is this node itself")
-        self.overlay.attach(address, now.ns)
-        return {"address": address}
-
-    def _link_remove(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
-        wanted = arguments.get("node")
-        if not isinstance(wanted, str) or not wanted:
-            raise LocalError("bad-message", "link-remove needs a node: name, id or address")
-        rows = _plain(self.overlay.snapshot())["links"]
-        names = {c.node.hex(): c.session.client_id for c in self.links.values() if c.session}
-        found = [
-            row["node"]
-            for row in rows
-            if wanted in (row["address"], names.get(row["node"], "").removeprefix("node "))
-            or row["node"].startswith(wanted.lower())
-        ]
-        if len(found) != 1:
-            text = "is no neighbour of this node" if not found else "may be several neighbours"
-            raise LocalError("not-a-neighbour", f"{wanted!r} {text}; regraft inspect topology")
-        self.overlay.detach(bytes.fromhex(found[0]), now.ns)
-        return {"node": found[0]}
-
-    def _leave(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
-        self._leaving_for = "somebody told it to leave"  # once that is answered
-        return {}
+    def _leave_for(self, reason: str) -> None:
+        self._leaving_for = reason  # once that is answered
 
     def leave(self, now: Now) -> None:
         """This node is about to end: hand over, and hang up."""
@@ -582,58 +442,11 @@ class Network:
         self.departure.begin(peers.Candidate(*heir) if heir.node else None, now)
         self.overlay.leave(now.ns)
 
-    # ------------------------------------------------------------------------ looking
-
     def topology(self) -> dict[str, Any]:
         """This node's place in the tree, to look at."""
-        found = _plain(self.overlay.snapshot())
-        rows = self.forwarding.rows()
-        for link in found["links"]:
-            c = self.links.get(link["connection"])
-            received, sent = rows.get(link["connection"], ({}, {}))
-            link |= {"received": len(received), "sent": len(sent)}
-            link["name"] = c.session.client_id.removeprefix("node ") if c and c.session else ""
-        return {
-            "id": self._identity.hex,
-            "name": self._identity.name,
-            "incarnation": self._identity.incarnation,
-            "address": self.address,
-            **found,
-            "handed_over": self.departure.handed_over,
-            "bad_datagrams": self._bad_datagrams,
-            "interests_frames_sent": self._announced_frames,
-            "interests_bytes_sent": self._announced_bytes,
-            "interests_filters_sent": self._announced_filters,
-            "routing": self.forwarding.snapshot(),
-        }
-
-    def interests(self) -> dict[str, Any]:
-        """What is wanted here, what neighbours want, and what they were told."""
-        links = {}
-        for key, (received, sent) in self.forwarding.rows().items():
-            if key in self.links:
-                row = {"received": sorted(received.values()), "sent": sorted(sent.values())}
-                links[self.links[key].node.hex()] = row
-        return {"local": sorted(set(self._router.wanted())), "links": links}
-
-
-def _plain(found: dict[str, Any]) -> dict[str, Any]:
-    """What the overlay says of itself, with ids as people write them."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.hex()
-        if isinstance(value, dict):
-            return {("connection" if k == "key" else k): plain(v) for k, v in value.items()}
-        return [plain(one) for one in value] if isinstance(value, list) else value
-
-    result: dict[str, Any] = plain(found)
-    return result
-
-
-def _weight(message: peers.Interests) -> int:
-    """What it costs to deal with it, and to keep it until then."""
-    return len(message.add) + len(message.remove) + 1
+        found = self.operating.topology()
+        handed_over = self.departure.handed_over
+        return {**found, "address": self.address, "handed_over": handed_over, **self._counters}
 
 
 def _advertised(address: str) -> str:
@@ -649,29 +462,6 @@ def _completed(address: str, seen: str) -> str:
     return seen.rpartition(":")[0] + address
 
 
-def _announcements(
-    add: list[tuple[int, Filter]], remove: Iterable[int], synced: bool
-) -> list[peers.Interests]:
-    """Frames of bounded size; what is added comes before what is removed."""
-    frames = []
-    batch: list[peers.Wanted] = []
-    size = 0
-    for number, wanted in add:
-        batch.append(peers.Wanted(number, *wanted))
-        size += len(wanted.pattern) + len(wanted.selector) + 16
-        if size >= ANNOUNCED_BYTES:
-            frames.append(peers.Interests(tuple(batch)))
-            batch, size = [], 0
-    numbers = list(remove)
-    room = ANNOUNCED_BYTES // 8
-    while len(numbers) > room:
-        frames.append(peers.Interests(tuple(batch), tuple(numbers[:room])))
-        batch, numbers = [], numbers[room:]
-    if batch or numbers or synced:
-        frames.append(peers.Interests(tuple(batch), tuple(numbers), synced))
-    return frames
-
-
 HANDLERS: dict[type[Any], Any] = {
     peers.Interests: Network._interests,
     native.Credit: Network._credit,
@@ -680,11 +470,6 @@ HANDLERS: dict[type[Any], Any] = {
     peers.Leaving: Network._leaving,
     peers.Drained: Network._drained,
     peers.Left: Network._drained,  # and its connection ends now
-}
-COMMANDS: dict[str, Callable[[Network, dict[str, Any], Now], dict[str, Any]]] = {
-    "link-add": Network._link_add,
-    "link-remove": Network._link_remove,
-    "leave": Network._leave,
 }
 PERFORM: dict[type[Any], Any] = {
     actions.Send: Network._send,

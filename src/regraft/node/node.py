@@ -59,6 +59,7 @@ FAULT_ERRORS = {
     lanes.TOO_SHORT: ("malformed-frame", "a frame is shorter than its header"),
     lanes.BAD_FLAGS: ("malformed-frame", "a frame has flags that do not exist"),
     lanes.TOO_LARGE: ("frame-too-large", "a frame is larger than this node takes"),
+    lanes.BAD_ORIGIN: ("malformed-frame", "an ORIGIN frame is not well formed"),
     lanes.BAD_ENVELOPE: ("malformed-envelope", "an envelope is not well formed"),
 }
 
@@ -543,7 +544,7 @@ class Node:
 
     def interests(self) -> dict[str, Any]:
         """What is wanted here, what neighbours want, and what they were told."""
-        return self._network.interests() if self._network is not None else {}
+        return self._network.operating.interests() if self._network is not None else {}
 
     def snapshot(self) -> dict[str, Any]:
         """What the node holds and has done, for people and for tests."""
@@ -559,6 +560,7 @@ class Node:
             "deliveries": lane.deliveries + (kept.deliveries if kept else 0),
             "delivered_bytes": lane.delivered + (kept.delivered if kept else 0),
             "forwarded": lane.forwarded + (kept.forwarded if kept else 0),
+            "repeated": lane.repeated,
             "untaken": lane.untaken + (kept.untaken if kept else 0),
             "refused": lane.refused,
             "expired": lane.expired,

@@ -145,7 +145,7 @@ class Outflow:
         self,
         c: Connection,
         delivery: Delivery,
-        runs: list[tuple[bytes, int, bytes, int]],
+        runs: list[tuple[bytes, int, bytes, int, int]],
         publisher: Connection | None,
         now: Now,
     ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from regraft.errors import CODES, LocalError
@@ -61,7 +62,8 @@ class Router:
         self._linked = False  # there was one once: the index has to know who wants what
         self._leaving: deque[Leaving] = deque()
         self._left_over = 0  # subscriptions of those
-        self.watch: Watch | None = None  # told what is wanted here, and what no more
+        self._watch: Watch | None = None  # told what is wanted here, and what no more
+        self._unwatched: dict[int, None] = {}  # what it was not told of yet, as takers know it
         self._refused = {
             name: Route([], refusal=CODES[name].number) for name in ("bad-topic", "not-authorized")
         }
@@ -161,8 +163,8 @@ class Router:
             self.index.set_links(filter, self._takers.links_of(filter))
         if key in self._links:
             self._links[key] += 1
-        elif self.watch is not None:
-            self.watch(True, *self._describe(filter))
+        elif self._watch is not None:
+            self._watch(True, *self._describe(filter))
         self._changed(plan is None)
 
     def keep(self, slot: int, pattern: str, exact: bool, plan: Plan | None) -> None:
@@ -172,8 +174,8 @@ class Router:
         self._kept[slot] = outlet, self._takers.add(filter, outlet, 1)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
-        if self.watch is not None:
-            self.watch(True, *self._describe(filter))
+        if self._watch is not None:
+            self._watch(True, *self._describe(filter))
         self._changed(True)
 
     def release(self, slot: int) -> None:
@@ -197,8 +199,10 @@ class Router:
         """A subscription, as takers know it, is no more; whether it had nothing but a topic."""
         filter = self._takers.remove(number)
         only_topic = self.index.text(filter) is None
-        if self.watch is not None and not link:
-            self.watch(False, *self._describe(filter))
+        if number in self._unwatched:
+            del self._unwatched[number]
+        elif self._watch is not None and not link:
+            self._watch(False, *self._describe(filter))
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         self.index.release(filter)
@@ -207,6 +211,25 @@ class Router:
     def _describe(self, filter: int) -> tuple[str, bool, str]:
         pattern, exact = self.index.topic_of(filter)
         return pattern.decode(), exact, self.index.text(filter) or ""
+
+    def watch(self, watch: Watch) -> None:
+        """Tell somebody what is wanted here from now on, and by and by what was before (`feed`)."""
+        self._watch = watch
+        for key, held in self._held.items():
+            if key not in self._links:
+                self._unwatched.update(dict.fromkeys(held.values()))
+        for one in self._leaving:  # what is removed before it is told is never told
+            if not one.link:
+                self._unwatched.update(dict.fromkeys(one.subscriptions))
+        self._unwatched.update(dict.fromkeys(number for _, number in self._kept.values()))
+
+    def feed(self, most: int) -> bool:
+        """Tell some of what was wanted before somebody watched; whether there is more."""
+        assert self._watch is not None
+        for number in list(islice(self._unwatched, most)):
+            del self._unwatched[number]
+            self._watch(True, *self._describe(self._takers.filter_of(number)))
+        return bool(self._unwatched)
 
     def wanted(self) -> Iterator[tuple[str, bool, str]]:
         """What is wanted here, as often as it is."""

@@ -7,7 +7,8 @@ Rules:
 - Any bytes on a connection are a sign. When a neighbour is late it is asked over the connection
   itself, where nothing gets lost: if there is a sign before the next is due, datagrams were lost or
   slow and not the neighbour, and the miss does not count.
-- A process that slept does not blame others: `forgive`.
+- A process that slept does not blame others: `forgive`. One that was merely busy may have signs
+  before it that it has not read: it waits a period more before it takes somebody for dead, once.
 - A number is sent by one way only: even ones as datagrams, odd ones as frames. So an echo says
   which way works, and when the number was sent.
 """
@@ -34,7 +35,7 @@ class Verdict(Enum):
 class Watch:
     """Whether the other end of one connection lives."""
 
-    __slots__ = ("_late", "_misses", "_needed", "_period", "due_ns", "sign_ns")
+    __slots__ = ("_excused", "_late", "_misses", "_needed", "_period", "due_ns", "sign_ns")
 
     def __init__(self, options: Options, now_ns: int) -> None:
         self._period = options.beacon_ms * MS
@@ -49,16 +50,17 @@ class Watch:
         self.due_ns = now_ns + self._period * 5 // 4
         self._misses.clear()
         self._late = False
+        self._excused = False
 
     def heard(self, now_ns: int) -> None:
         """There was a sign of life."""
         self.sign_ns = now_ns
         if self._late:
-            self._late = False
+            self._late = self._excused = False
             self._misses[-1] = False
 
-    def check(self, now_ns: int) -> Verdict:
-        """A sign was due by now: did it come?"""
+    def check(self, now_ns: int, busy: bool = False) -> Verdict:
+        """A sign was due by now: did it come? With `busy` it may have, and was not read yet."""
         if now_ns < self.due_ns:
             return Verdict.ALIVE
         due_ns = self.sign_ns + self._period * 5 // 4
@@ -69,7 +71,12 @@ class Watch:
         self._misses.append(True)
         self._late = True
         self.due_ns = now_ns + self._period
-        return Verdict.DEAD if sum(self._misses) >= self._needed else Verdict.LATE
+        if sum(self._misses) < self._needed:
+            return Verdict.LATE
+        if busy and not self._excused:
+            self._excused = True
+            return Verdict.LATE
+        return Verdict.DEAD
 
 
 class Numbers:

@@ -7,7 +7,8 @@ Rules:
   which may have ended unseen at the other end, they are no sign for a link, and frames are sent.
 - Spares that this node dialled get one every other period, so that the round-trip time is known and
   a dead one is hung up before it is needed. Their other end only answers.
-- A tick that comes very late means that this process slept: everybody is forgiven.
+- A tick that comes very late means that this process slept: everybody is forgiven. One that comes
+  somewhat late means that it was busy: nobody is given up by it who was not before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from regraft.overlay.place import Peer, Place
 _ECHO_PERIODS = 4  # without an echo, datagrams are thought not to get through
 _SPARE_PERIODS = 5  # a spare that was dialled is given up after
 _GUEST_PERIODS = 40  # and one that the other end dialled
+_BUSY = 8  # a tick that is late by this part of a period: there was much to do
 
 
 class Vigil:
@@ -63,8 +65,10 @@ class Vigil:
 
     def tick(self, now_ns: int) -> Iterator[tuple[Peer, str]]:
         """Send what is due; those that are given up, and why."""
+        next_ns = self.next_ns
+        busy = next_ns is not None and now_ns - next_ns > self._period // _BUSY
         for peer in self._place.links():
-            verdict = peer.watch.check(now_ns)
+            verdict = peer.watch.check(now_ns, busy)
             if verdict is Verdict.LATE:
                 self._place.count("late")
                 self._frame(peer, now_ns)

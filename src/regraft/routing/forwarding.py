@@ -26,8 +26,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from operator import length_hint
 from typing import Any, NamedTuple, TypeAlias
 
 from regraft.errors import LocalError, PeerError
@@ -69,13 +70,12 @@ Announcement: TypeAlias = tuple[int, list[tuple[int, Filter]], list[int], bool]
 class _Holder:
     """Somebody who holds filters."""
 
-    __slots__ = ("alone", "filters", "key", "numbers", "state", "step")
+    __slots__ = ("filters", "key", "numbers", "state", "step")
 
     def __init__(self, key: int) -> None:
         self.key = key
         self.filters: dict[_Held, int] = {}  # how often
         self.numbers: dict[int, Filter] = {}  # as received
-        self.alone: tuple[_Holder, ...] = (self,)
         self.state = _live
         self.step = 0  # at which it was lost
 
@@ -179,8 +179,10 @@ class Forwarding:
         self._links: dict[int, _Link] = {}
         # What stood still until there was a link, or waits for its turn, by the step of its cause.
         self._used = False
+        self.feeding = False  # what is held here is still being told, from before the first link
         self._rising: OrderedDict[_Held, int] = OrderedDict()  # held by more than before
         self._falling: OrderedDict[_Held, int] = OrderedDict()  # held by fewer, or covered now
+        self._bulk: deque[tuple[int, Iterator[_Held]]] = deque()  # falling, too, very many at once
         self._index: CoverIndex | PlainIndex = CoverIndex() if covering else PlainIndex()
         self._last_number = 0
         self._of_number: dict[int, _Held] = {}
@@ -200,7 +202,7 @@ class Forwarding:
         by.filters[held] = count + 1
         if count:
             return
-        held.holders = (*held.holders, by) if held.holders else by.alone
+        held.holders = (*held.holders, by)
         if self._used:
             self._step += 1
             self._rising.setdefault(held, self._step)
@@ -315,7 +317,7 @@ class Forwarding:
     @property
     def next_ns(self) -> int | None:
         """When `announce` has something to do, if nothing else happens."""
-        if self._falling or (self._links and self._rising):
+        if self._falling or self._bulk or (self._links and self._rising):
             return self._now_ns
         for link in self._links.values():
             if link.to_add or link.to_remove or not link.synced:
@@ -349,6 +351,8 @@ class Forwarding:
 
     def _behind(self, link: _Link) -> bool:
         """Whether something waits for its turn since before the link was there."""
+        if self.feeding or (self._bulk and self._bulk[0][0] <= link.step):
+            return True
         return any(
             queue and next(iter(queue.values())) <= link.step
             for queue in (self._rising, self._falling)
@@ -360,12 +364,19 @@ class Forwarding:
         overtaking = left // 2
         while left > 0:
             rise = bool(rising and self._links)
-            if not rise and not falling:
+            if not rise and not falling and not self._bulk:
                 return
-            if rise and falling:
-                in_order = next(iter(rising.values())) < next(iter(falling.values()))
+            if rise and (falling or self._bulk):
+                in_order = next(iter(rising.values())) < self._first_fall()
                 rise = (in_order or left > overtaking) and not self._unsubscribe_first
             left -= self._rise() if rise else self._drop()
+
+    def _first_fall(self) -> int:
+        """The step of what falls next."""
+        steps = [self._bulk[0][0]] if self._bulk else []
+        if self._falling:
+            steps.append(next(iter(self._falling.values())))
+        return min(steps)
 
     def _rise(self) -> int:
         """Take a filter into the views that it is not in yet; what that cost."""
@@ -393,7 +404,9 @@ class Forwarding:
 
     def _drop(self) -> int:
         """Take a filter out of the views that it has no place in any more; what that cost."""
-        held, _ = self._falling.popitem(last=False)
+        held = self._next_fall()
+        if held is None:
+            return 1
         held.holders = tuple([one for one in held.holders if one.state != _gone])
         compared = self._index.comparisons
         cost = 1
@@ -481,9 +494,19 @@ class Forwarding:
 
     def _fall_all(self, holder: _Holder) -> None:
         self._step += 1
-        for held in holder.filters:
-            self._falling.pop(held, None)
-            self._falling[held] = self._step
+        if holder.filters:
+            self._bulk.append((self._step, iter(list(holder.filters))))
+
+    def _next_fall(self) -> _Held | None:
+        """The next one that falls; None if it turns out that there is nothing to do."""
+        if self._bulk and self._bulk[0][0] == self._first_fall():
+            held = next(self._bulk[0][1], None)
+            if held is None:
+                self._bulk.popleft()
+            elif self._held.get(held.filter) is not held:
+                return None  # it is gone meanwhile
+            return held
+        return self._falling.popitem(last=False)[0]
 
     def _forget(self, held: _Held) -> None:
         del self._held[held.filter]
@@ -510,7 +533,9 @@ class Forwarding:
             "filters": len(self._held),
             "indexed": len(self._of_number),
             "waiting": len(self._waiting),
-            "to_compare": len(self._rising) + len(self._falling),
+            "to_compare": len(self._rising)
+            + len(self._falling)
+            + sum(length_hint(falling) for _, falling in self._bulk),
             "comparisons": self._index.comparisons,
             **self._counts,
             "links": {

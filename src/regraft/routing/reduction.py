@@ -46,6 +46,7 @@ class Reduction:
         self._members: dict[int, tuple[int, ...]] = {}  # of a group, those that are in here
         self._parent: dict[int, int] = {}
         self._children: dict[int, dict[int, None]] = {}
+        self._shared: set[int] = set()  # groups whose children a copy has, too
         self._stands: dict[int, int] = {}  # for a group that is not covered, the number shown
 
     @property
@@ -71,7 +72,9 @@ class Reduction:
         made = Reduction(self._index)
         made._members = self._members.copy()
         made._parent = self._parent.copy()
-        made._children = {group: children.copy() for group, children in self._children.items()}
+        made._children = self._children.copy()
+        self._shared = set(self._children)
+        made._shared = self._shared.copy()
         made._stands = self._stands.copy()
         return made
 
@@ -144,12 +147,24 @@ class Reduction:
         """Stand a group below another, or below none."""
         old = self._parent.pop(group, None)
         if old is not None:
-            del self._children[old][group]
-            if not self._children[old]:
+            children = self._own(old)
+            del children[group]
+            if not children:
                 del self._children[old]
         if above is not None:
             self._parent[group] = above
-            self._children.setdefault(above, {})[group] = None
+            self._own(above)[group] = None
+
+    def _own(self, group: int) -> dict[int, None]:
+        """The children of a group, to be changed: no copy notices it."""
+        children = self._children.get(group)
+        if children is None:
+            self._shared.discard(group)
+            children = self._children[group] = {}
+        elif group in self._shared:
+            self._shared.remove(group)
+            children = self._children[group] = children.copy()
+        return children
 
     def _settled(self, groups: Iterable[int]) -> Change:
         """What has changed for groups."""

@@ -30,6 +30,11 @@ def split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def shown(host: str, port: int) -> str:
+    """An address as people write it, and as `split` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Dialling:
     """Opens connections; each ends with `done` or `failed`."""
 
@@ -111,8 +116,7 @@ class Datagrams:
                 data, sender = self._sock.recvfrom(DATAGRAM_BYTES)
             except OSError:  # nothing there, or the echo of one that nobody took
                 return
-            host = f"[{sender[0]}]" if ":" in sender[0] else sender[0]
-            self._arrived(f"{host}:{sender[1]}", data)
+            self._arrived(shown(sender[0], sender[1]), data)
 
     def send(self, address: str, data: bytes) -> None:
         """Send it, if the address is known."""
@@ -135,10 +139,12 @@ class Datagrams:
         task.add_done_callback(self._tasks.discard)
 
     async def _resolve(self, address: str) -> None:
+        # A socket for both kinds of addresses reaches those of the old kind by a form of their own.
+        mapped = socket.AI_V4MAPPED if self._family == socket.AF_INET6 else 0
         try:
             host, port = split(address)
             found = await self._loop.getaddrinfo(
-                host, port, type=socket.SOCK_DGRAM, family=self._family
+                host, port, type=socket.SOCK_DGRAM, family=self._family, flags=mapped
             )
         except (OSError, ValueError, OverflowError, UnicodeError) as error:
             log.debug("%s cannot be found: %s", address, error)

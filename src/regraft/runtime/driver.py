@@ -53,7 +53,7 @@ from regraft.node.event import (
 )
 from regraft.node.node import Node
 from regraft.runtime.clock import Clock
-from regraft.runtime.dialling import Datagrams, Dialling
+from regraft.runtime.dialling import Datagrams, Dialling, shown
 from regraft.runtime.disk import Disk
 
 READ_BYTES = 256 * 1024
@@ -150,7 +150,7 @@ class Driver:
                 self._pause_accepting(listener, error)
                 return
             peer = self._take(sock)
-            self._step([Opened(peer.key, f"{address[0]}:{address[1]}")])
+            self._step([Opened(peer.key, shown(address[0], address[1]))])
 
     def _take(self, sock: socket.socket) -> Peer:
         """A connection is there."""

@@ -11,7 +11,7 @@ from collections import deque
 from typing import NamedTuple
 
 from regraft.kernels.envelope import unexpired
-from regraft.kernels.frame import take, transfer
+from regraft.kernels.frame import origin, take, transfer
 
 JOIN_BYTES = 65_536
 
@@ -19,10 +19,11 @@ JOIN_BYTES = 65_536
 class Run:
     """Messages for the same subscriptions that wait together."""
 
-    __slots__ = ("body", "count", "expiration", "ids", "start")
+    __slots__ = ("body", "count", "expiration", "first", "ids", "start")
 
-    def __init__(self, ids: bytes, count: int, body: bytes, expiration: int) -> None:
-        self.ids = ids
+    def __init__(self, ids: bytes, count: int, body: bytes, expiration: int, first: int) -> None:
+        self.ids = ids  # for another node: the stream that they belong to,
+        self.first = first  # and the ordinal of the first of them
         self.count = count
         self.body: bytes | bytearray = body
         self.start = 0  # what is in front of it has been taken
@@ -45,7 +46,7 @@ class Backlog:
     """The queue of one subscriber."""
 
     def __init__(self, messages_max: int, bytes_max: int, bare: bool = False) -> None:
-        self.bare = bare  # for another node: without transfer headers
+        self.bare = bare  # for another node: with their origin instead of transfer headers
         self.messages_max = messages_max
         self.bytes_max = bytes_max
         self.messages = 0
@@ -67,7 +68,7 @@ class Backlog:
         """So much was taken that those who wait may go on."""
         return self.messages <= self.messages_max // 2 and self.size <= self.bytes_max // 2
 
-    def put(self, ids: bytes, count: int, body: bytes, expiration: int) -> None:
+    def put(self, ids: bytes, count: int, body: bytes, expiration: int, first: int = 0) -> None:
         """Add a run at the end."""
         self.messages += count
         self.size += len(body)
@@ -78,8 +79,9 @@ class Backlog:
             or last.ids != ids
             or last.start
             or len(last.body) >= JOIN_BYTES
+            or (self.bare and last.first + last.count != first)
         ):
-            self._queue.append(Run(ids, count, body, expiration))
+            self._queue.append(Run(ids, count, body, expiration, first))
             return
         if isinstance(last.body, bytes):
             last.body = bytearray(last.body)
@@ -110,8 +112,8 @@ class Backlog:
                 if messages >= messages_max or size >= bytes_max:
                     break
                 count, length = take(head.view(), messages_max - messages, bytes_max - size)
-                if not self.bare:
-                    pieces.append(transfer(head.ids, count))
+                bare = self.bare
+                pieces.append(origin(head.ids, head.first) if bare else transfer(head.ids, count))
                 pieces.append(head.view()[:length])
                 messages += count
                 size += length
@@ -120,9 +122,10 @@ class Backlog:
                 self._queue.popleft()
         return Taken(pieces, messages, size)
 
-    def peek(self) -> list[tuple[bytes, bytes]]:
-        """All runs that wait, with their ids; they stay."""
-        return [(entry.ids, bytes(entry.view())) for entry in self._queue if isinstance(entry, Run)]
+    def peek(self) -> list[tuple[bytes, int, bytes]]:
+        """All runs that wait, with their ids and first ordinals; they stay."""
+        runs = [entry for entry in self._queue if isinstance(entry, Run)]
+        return [(run.ids, run.first, bytes(run.view())) for run in runs]
 
     def drop_oldest(self) -> tuple[int, int]:
         """Drop from the front until no bound is exceeded: messages, bytes."""
@@ -177,6 +180,7 @@ class Backlog:
 
     def _consume(self, head: Run, count: int, length: int) -> None:
         head.count -= count
+        head.first += count
         head.start += length
         self.messages -= count
         self.size -= length
@@ -187,4 +191,5 @@ class Backlog:
         self.messages -= expired
         self.size -= len(view) - len(body)
         self.expired += expired
+        head.first += expired  # those that are left count as the last ones: none is taken for older
         head.body, head.start, head.count, head.expiration = body, 0, left, earliest

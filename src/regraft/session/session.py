@@ -50,16 +50,16 @@ class Delivery:
         self.credit_bytes = max(self.credit_bytes, min(size, UNLIMITED))
         return (self.credit_messages, self.credit_bytes) != before
 
-    def keep(self, runs: list[tuple[bytes, int, bytes, int]]) -> int:
+    def keep(self, runs: list[tuple[bytes, int, bytes, int, int]]) -> int:
         """Put runs into the backlog, as the policy allows; the number of messages dropped."""
         backlog = self.backlog
         before = self.dropped_total
         grown = False
-        for ids, count, body, expiration in runs:
+        for ids, count, body, expiration, first in runs:
             if self.stalled and self.policy == DROP_NEWEST and backlog.full:
                 self._dropped(count, len(body))
             else:
-                backlog.put(ids, count, body, expiration)
+                backlog.put(ids, count, body, expiration, first)
                 grown = True
         if self.stalled and grown:
             self._shrink()

@@ -465,10 +465,10 @@ class NetworkStory:
 
     def _detach(self, index: int, which: int) -> bool:
         end = self._link(index, which)
-        if end is None:
+        other = self.tree.standings.get(self._keys[end.other.broker]) if end is not None else None
+        if other is None:  # it ended, and this node has not heard of it
             return False
-        other = self.tree.standings[self._keys[end.other.broker]].id
-        return self._command(index, "link-remove", {"node": other})
+        return self._command(index, "link-remove", {"node": other.id})
 
     def _command(self, index: int, what: str, arguments: dict[str, str]) -> bool:
         """An operator says something to a node."""

@@ -102,6 +102,7 @@ class Kind(IntEnum):
     LEFT = 30
     COMMAND = 31  # client -> node
     DONE = 32  # node -> client
+    ORIGIN = 33  # node -> node
 
 
 class StallPolicy(IntEnum):
@@ -389,6 +390,7 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.LEFT: peers.Left,
     Kind.COMMAND: peers.Command,
     Kind.DONE: peers.Done,
+    Kind.ORIGIN: peers.Origin,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -424,6 +426,7 @@ Control: TypeAlias = (
     | peers.Left
     | peers.Command
     | peers.Done
+    | peers.Origin
 )
 
 

@@ -13,7 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regraft.model import varint
-from regraft.wire.protobuf import boolean, message, octets, repeated, string, uint32, uint64
+from regraft.wire.protobuf import (
+    boolean,
+    fixed64,
+    message,
+    octets,
+    repeated,
+    string,
+    uint32,
+    uint64,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,15 @@ class Drained:
 @dataclass(frozen=True, slots=True)
 class Left:
     """Nothing more comes from me: I am gone, and everything was passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the messages that follow began: what one publisher sent over one connection."""
+
+    node: int = fixed64(1)
+    stream: int = fixed64(2)
+    first: int = fixed64(3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,10 @@ def test_neighbours_hear_of_it_when_it_is_removed() -> None:
     for k in range(MANY):
         router.subscribe(1, k + 1, f"t{k}", False, None)
     wanted = sorted(router.wanted())
-    router.watch = lambda more, pattern, *_: told.append((more, pattern))
+    router.watch(lambda more, pattern, *_: told.append((more, pattern)))
+    while router.feed(1000):
+        pass
+    told.clear()
     router.dismiss(1)
     assert told == []
     assert sorted(router.wanted()) == wanted
@@ -258,3 +261,25 @@ def test_neighbours_hear_of_it_when_it_is_removed() -> None:
         router.sweep()
     assert sorted(told) == sorted((False, pattern) for pattern, _, _ in wanted)
     assert router.size == 0
+
+
+def test_what_was_left_over_before_somebody_watched_is_told_and_taken_back_or_neither() -> None:
+    world = World()
+    router = world.node._router
+    outlet = Outlet(1)
+    router.admit(1, outlet, "somebody")
+    for id in range(3 * REMOVED_AT_ONCE):
+        router.subscribe(1, id, f"t{id}", True, None)
+    router.dismiss(1)
+    held: dict[str, int] = {}
+
+    def told(more: bool, pattern: str, *_: object) -> None:
+        held[pattern] = held.get(pattern, 0) + (1 if more else -1)
+        assert held[pattern] in (0, 1)
+
+    router.watch(told)
+    router.feed(50)
+    router.sweep(REMOVED_AT_ONCE)
+    while router.feed(50) or router.leaving:
+        router.sweep(REMOVED_AT_ONCE)
+    assert held and set(held.values()) == {0}

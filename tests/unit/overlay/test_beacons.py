@@ -160,3 +160,31 @@ def test_a_silent_spare_is_hung_up() -> None:
     key = table.connect(7, dialled=True)
     table.after(3500)
     assert [hang.key for hang in table.seen(HangUp)] == [key]
+
+
+def test_whoever_is_busy_itself_waits_a_period_more_and_no_longer() -> None:
+    one = watch()
+    assert one.check(125 * MS) is Verdict.LATE
+    assert one.check(260 * MS, busy=True) is Verdict.LATE
+    assert one.due_ns == 360 * MS
+    assert one.check(400 * MS, busy=True) is Verdict.DEAD
+    one = watch()
+    assert one.check(125 * MS) is Verdict.LATE
+    assert one.check(260 * MS, busy=True) is Verdict.LATE
+    one.heard(261 * MS)  # it had been there all the time
+    assert one.check(360 * MS, busy=True) is Verdict.ALIVE
+
+
+def test_a_tick_that_is_late_gives_nobody_up_at_once() -> None:
+    table = Table()
+    table.child(7)
+    table.after(1124)
+    assert not table.seen(Dead)
+    table.now_ns += 100 * MS  # it is busy, and should have looked before
+    table.tree.tick(table.now_ns)
+    table.look()
+    assert not table.seen(Dead)
+    table.after(499)
+    assert not table.seen(Dead)
+    table.after(1)
+    assert table.seen(Dead)

@@ -383,8 +383,13 @@ def test_patterns_that_cover_and_are_covered() -> None:
     assert not list(patterns) and not patterns._root.children
 
 
-def test_spans_that_contain_and_are_contained(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unordered", [0, 200])
+def test_spans_that_contain_and_are_contained(
+    unordered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where many came before anybody searched, and are put in order bit by bit."""
     monkeypatch.setattr(spans, "BLOCK_MAX", 8)
+    monkeypatch.setattr(spans, "ORDERED_AT_ONCE", 3)
     random = Random(9)
     found = Spans()
     there: dict[int, tuple[float, float]] = {}
@@ -397,6 +402,8 @@ def test_spans_that_contain_and_are_contained(monkeypatch: pytest.MonkeyPatch) -
             low = random.randrange(30) / random.choice((1, 2))
             there[step] = (low, low + random.randrange(20))
             found.add(step, *there[step])
+        if step < unordered:
+            continue
         low, high = sorted((random.randrange(40), random.randrange(40)))
         assert found.containing(low, high) == {
             number for number, (a, b) in there.items() if a <= low and high <= b

@@ -1,5 +1,8 @@
 """What neighbours are told, step by step."""
 
+import gc
+import weakref
+
 import pytest
 
 from regraft.errors import PeerError
@@ -279,3 +282,65 @@ def test_the_planted_bug_unsubscribes_first() -> None:
     all_said(one)
     one.release(LOCAL, f("a"))
     assert all_said(one) == [(1, [], [1], False), (1, [(2, f("a/b"))], [], False)]
+
+
+def test_what_a_lost_link_held_falls_a_little_at_a_time() -> None:
+    one = with_links(1, 2)
+    count = 4000
+    one.received(1, [(n, f(f"t{n}")) for n in range(count)], [])
+    all_said(one)
+    one.lost(1, b"", False, 0)
+    assert one.snapshot()["to_compare"] == count and one.snapshot()["indexed"] == count
+    removed = 0
+    while one.next_ns == 0:
+        before = one.snapshot()["indexed"]
+        removed += sum(len(remove) for _, _, remove, _ in one.announce(0))
+        assert before - one.snapshot()["indexed"] <= 400
+    assert removed == count and one.snapshot()["filters"] == 0
+
+
+def test_what_comes_back_while_it_falls_stays() -> None:
+    one = with_links(1, 2)
+    one.received(1, [(n, f(f"t{n}")) for n in range(2000)], [])
+    all_said(one)
+    one.lost(1, b"", False, 0)
+    one.announce(0)
+    one.hold(LOCAL, f("t7"))
+    one.hold(LOCAL, f("t1999"))
+    one.release(LOCAL, f("t1999"))
+    all_said(one)
+    assert list(one.rows()[2][1].values()) == [f("t7")]
+    assert one.local() == [f("t7")] and one.snapshot()["filters"] == 1
+
+
+def test_a_link_is_not_synced_while_it_is_not_known_what_is_wanted_here() -> None:
+    one = Forwarding(Strawman())
+    one.feeding = True
+    one.added(7, b"", 0)
+    one.hold(LOCAL, f("a"))
+    assert one.announce(0) == [(7, [(1, f("a"))], [], False)]
+    one.hold(LOCAL, f("b"))
+    assert one.announce(0) == [(7, [(2, f("b"))], [], False)]
+    one.feeding = False
+    assert one.announce(0) == [(7, [], [], True)]
+
+
+@pytest.mark.parametrize("covering", [True, False])
+def test_nothing_of_a_lost_link_needs_a_garbage_collector(covering: bool) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        one = Forwarding(DeferredTimed(1000), covering)
+        one.added(1, b"", 0)
+        one.added(2, b"", 0)
+        for key in (1, 2):
+            one.received(key, [(n, f("t", f"p > {n}")) for n in range(50)], [])
+        all_said(one)
+        traces = [weakref.ref(one._links[1]), weakref.ref(one._links[1].reduction)]
+        one.lost(1, b"", False, 0)
+        all_said(one, 0)
+        all_said(one, 2 * S)
+        assert [trace() for trace in traces] == [None, None]
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from regraft.kernels.frame import origin
 from regraft.model.message import Message
 from regraft.model.varint import write_varint
 from regraft.session.backlog import Backlog, Taken
@@ -338,3 +339,40 @@ def test_dropping_keeps_the_newest_within_both_bounds() -> None:
             frames.pop(0)
             kept -= 1
         assert [frame for _, frame in parse(backlog.take(FOREVER, FOREVER, 0))] == frames
+
+
+def test_for_another_node_runs_keep_their_place_in_their_stream() -> None:
+    backlog = Backlog(100, 1 << 20, bare=True)
+    frames = [message(number, 10) for number in range(8)]
+    stream, other = b"s" * 18, b"o" * 18
+    backlog.put(stream, 2, frames[0] + frames[1], 0, 5)
+    backlog.put(stream, 1, frames[2], 0, 7)  # goes on,
+    backlog.put(stream, 1, frames[3], 0, 9)  # does not,
+    backlog.put(other, 1, frames[4], 0, 10)  # and is another's
+    assert [(ids, first) for ids, first, _ in backlog.peek()] == [
+        (stream, 5),
+        (stream, 9),
+        (other, 10),
+    ]
+    taken = backlog.take(1, 1 << 20, 0)
+    assert taken.pieces == [origin(stream, 5), frames[0]]
+    assert taken.size == len(frames[0])
+    backlog.messages_max = 3
+    assert backlog.drop_oldest() == (1, len(frames[1]))
+    taken = backlog.take(9, 1 << 20, 0)
+    assert taken.pieces == [
+        origin(stream, 7),
+        frames[2],
+        origin(stream, 9),
+        frames[3],
+        origin(other, 10),
+        frames[4],
+    ]
+
+
+def test_for_another_node_what_is_left_counts_as_the_last_of_its_run() -> None:
+    backlog = Backlog(100, 1 << 20, bare=True)
+    frames = [message(1, 10), message(2, 10, 50), message(3, 10)]
+    backlog.put(b"s" * 18, 3, b"".join(frames), 50, 5)
+    taken = backlog.take(9, 1 << 20, 60)
+    assert b"".join(taken.pieces) == origin(b"s" * 18, 6) + frames[0] + frames[2]

@@ -13,8 +13,8 @@ FRAME = native.encode(Message("t", b"0123456789"))
 SIZE = len(FRAME)
 
 
-def run(count: int) -> tuple[bytes, int, bytes, int]:
-    return IDS, count, FRAME * count, 0
+def run(count: int) -> tuple[bytes, int, bytes, int, int]:
+    return IDS, count, FRAME * count, 0, 0
 
 
 def delivery(policy: int, messages: int = 4) -> Delivery:

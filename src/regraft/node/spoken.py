@@ -1,0 +1,72 @@
+"""What overlay and forwarding say to other nodes, as frames, and the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple
+from typing import Any
+
+from regraft.overlay import messages
+from regraft.routing.forwarding import Filter
+from regraft.wire import peers
+
+ANNOUNCED_BYTES = 16_384  # of filters in one frame
+
+FRAMES: dict[type[Any], type[Any]] = {
+    messages.Ask: peers.Ask,
+    messages.Answer: peers.Answer,
+    messages.Accept: peers.Accept,
+    messages.Leave: peers.Leave,
+    messages.Status: peers.Status,
+    messages.Beacon: peers.Beacon,
+}
+MESSAGES = {frame: message for message, frame in FRAMES.items()}
+
+
+def to_frame(message: Any) -> Any:
+    """What the overlay says, as it is sent."""
+    values = []
+    for value in message:
+        if isinstance(value, messages.Candidate):
+            value = peers.Candidate(*value)
+        elif type(value) is tuple:
+            value = tuple(peers.Candidate(*one) for one in value)
+        values.append(value)
+    return FRAMES[type(message)](*values)
+
+
+def from_frame(frame: Any) -> Any:
+    """What came, as the overlay reads it."""
+    values = []
+    for value in (getattr(frame, name) for name in frame.__dataclass_fields__):
+        if value is None:
+            value = messages.NOBODY
+        elif isinstance(value, peers.Candidate):
+            value = messages.Candidate(*astuple(value))
+        elif type(value) is tuple:
+            value = tuple(messages.Candidate(*astuple(one)) for one in value)
+        values.append(value)
+    return MESSAGES[type(frame)](*values)
+
+
+def announcements(
+    add: list[tuple[int, Filter]], remove: Iterable[int], synced: bool
+) -> list[peers.Interests]:
+    """Frames of bounded size; what is added comes before what is removed."""
+    frames = []
+    batch: list[peers.Wanted] = []
+    size = 0
+    for number, wanted in add:
+        batch.append(peers.Wanted(number, *wanted))
+        size += len(wanted.pattern) + len(wanted.selector) + 16
+        if size >= ANNOUNCED_BYTES:
+            frames.append(peers.Interests(tuple(batch)))
+            batch, size = [], 0
+    numbers = list(remove)
+    room = ANNOUNCED_BYTES // 8
+    while len(numbers) > room:
+        frames.append(peers.Interests(tuple(batch), tuple(numbers[:room])))
+        batch, numbers = [], numbers[room:]
+    if batch or numbers or synced:
+        frames.append(peers.Interests(tuple(batch), tuple(numbers), synced))
+    return frames
