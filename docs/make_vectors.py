@@ -153,7 +153,7 @@ def good_frames() -> list[tuple[str, str, bytes]]:
     exc = LocalError("bad-selector", "expected a value at position 9, found the end")
     both = (MINIMAL, Message("a/b", b"again"))
     gzip = Message("a/b", gzip_stored(b"hello"), compression=Compression.GZIP)
-    unknown = UINT64.write(25, 7) + STRING.write(1000, "later")
+    unknown = UINT64.write(26, 7) + STRING.write(1000, "later")
     envelope = encode_envelope(MINIMAL)
     backwards = BYTES.write(5, b"hello") + UINT64.write(30, 1) + STRING.write(9, "a/b")
     one_by_one = bytes.fromhex("0d01000000") + UINT64.write(2, 7) + UINT64.write(2, 300)

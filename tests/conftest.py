@@ -22,6 +22,7 @@ THOROUGH = (  # files, or beginnings of names of tests in them
     "simulation/test_durable_story.py",
     "simulation/test_every_ordinal.py",
     "simulation/test_forwarding_model.py",
+    "simulation/test_mailbox_model.py::TestMailbox",
     "simulation/test_network_story.py::test_nothing_is_wrong",
     "simulation/test_network_story.py::test_the_s",
     "simulation/test_overlay_model.py",

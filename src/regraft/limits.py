@@ -65,7 +65,8 @@ class Limits:
     mailboxes: int = 100_000  # durable subscriptions
     mailbox_messages: int = 10_000_000  # what waits in one, unless it says otherwise
     mailbox_bytes: int = 16 * 1024 * MIB  # the same, estimated by the average message
-    mailbox_ranges: int = 10_000  # stretches settled out of order; more stay unsettled
+    delayed: int = 1_000_000  # messages that wait for their time
+    topics: int = 10_000  # administered ones
     in_flight: int = 10_000  # messages of a mailbox delivered and not settled, at most
     publishers_remembered: int = 100_000  # the longest idle is forgotten first
     publisher_idle_s: int = 604_800  # after which what a publisher sent is forgotten

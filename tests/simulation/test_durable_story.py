@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from regraft.errors import RegraftError
-from regraft.journal import compaction
+from regraft.journal import compaction, format, state
 from regraft.journal.requests import PunchHole
 from regraft.journal.state import State
-from regraft.journal.streams import Mailbox
-from regraft.node import cursors
-from regraft.node.cursors import Cursors
+from regraft.node import reading
+from regraft.node.box import Box
+from regraft.node.boxes import Boxes
 from regraft.node.event import DiskFailed, Now, Persisted
 from regraft.node.storage import Storage
 from regraft.simulate.durable_story import DurableStory
@@ -44,7 +44,7 @@ def test_every_promise_is_kept_when_little_is_read_at_a_time(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that much is read ahead, and some of it in vain."""
-    monkeypatch.setattr(cursors, "READ_BYTES", 700 + 300 * seed)
+    monkeypatch.setattr(reading, "READ_BYTES", 700 + 300 * seed)
     assert tell(seed).complaints == []
 
 
@@ -148,31 +148,28 @@ def take_a_failed_sync_for_done(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_behind_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
     """A mailbox is resumed where it was, whatever was settled."""
-    cursor = Storage._cursor
+    line = Boxes._line
 
-    def too_late(self: Storage, *what: Any) -> Any:
-        stream = what[2]
-        if isinstance(stream, Mailbox):
-            what = (*what[:-1], max(what[-1], stream.delivered + 1))
-        return cursor(self, *what)
+    def too_late(self: Boxes, box: Box, priority: int, sequence: int) -> Any:
+        return line(self, box, priority, max(sequence, box.mailbox.delivered + 1))
 
-    patch.setattr(Storage, "_cursor", too_late)
+    patch.setattr(Boxes, "_line", too_late)
 
 
 def forget_what_was_in_hand(patch: pytest.MonkeyPatch) -> None:
     """After a crash nobody remembers that messages may have been delivered."""
-    patch.setattr(Mailbox, "abandon", lambda self: None)
+    patch.setitem(state._CONTROLS, format.Reached, lambda *what: None)
 
 
 def deliver_without_bounds(patch: pytest.MonkeyPatch) -> None:
-    """The window of a mailbox is not looked at."""
-    bounds = Cursors._bounds
+    """How much a member may have unsettled is not looked at."""
+    room = Boxes.room
 
-    def boundless(self: Cursors, c: Any, cursor: Any) -> tuple[int, int]:
-        cursor.held = 0
-        return bounds(self, c, cursor)
+    def boundless(self: Boxes, box: Box, member: Any) -> int:
+        member.in_flight = 1 << 40
+        return room(self, box, member)
 
-    patch.setattr(Cursors, "_bounds", boundless)
+    patch.setattr(Boxes, "room", boundless)
 
 
 def forget_what_a_snapshot_does_not_know(patch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ PAGES = [
     ROOT / "README.md",
     DOCS / "index.md",
     DOCS / "tutorial.md",
+    DOCS / "mailboxes.md",
     *sorted((DOCS / "howto").glob("*.md")),
 ]
 LANGUAGES = {"python", "console", "toml", "ini", "text", ""}

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from regraft.client.administration import DEAD_LETTERS, Row
 from regraft.client.client import Callback, Client
 from regraft.client.durable import Durable
 from regraft.client.options import Options
+from regraft.client.queue import Queue
 from regraft.client.subscription import EndedError, Subscription
-from regraft.client.upkeep import Disconnection
+from regraft.client.upkeep import OUTCOMES, Disconnection
 from regraft.errors import LocalError, RegraftError
-from regraft.kernels.inbox import ReceivedMessage
+from regraft.kernels.inbox import NOTHING, ReceivedMessage
 from regraft.model.message import Value
 from regraft.model.selector import Selector
 
@@ -32,12 +36,26 @@ def connect_blocking(
 class _AnyThread(Client):
     """The client inside, whose messages may be settled in any thread."""
 
-    def _settle_message(self, subscriptions: tuple[int, ...], sequence: int) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(super()._settle_message, subscriptions, sequence)
-        except RuntimeError:  # the loop is closed
-            raise LocalError("closed", "this client was closed") from None
+    def _settle_message(
+        self, message: ReceivedMessage, outcome: str, details: tuple[Any, ...], confirm: bool
+    ) -> Awaitable[None]:
+        settle = partial(super()._settle_message, message, outcome, details)
+        loop = self._loop
+        assert loop is not None
+        if asyncio._get_running_loop() is loop:
+            return settle(confirm)
+        OUTCOMES[outcome](*details)  # what is wrong with it is said here
+        if loop.is_closed():
+            raise LocalError("closed", "this client was closed")
+        if confirm:
+
+            async def wait() -> None:
+                await settle(True)
+
+            asyncio.run_coroutine_threadsafe(wait(), loop).result()
+        else:
+            loop.call_soon_threadsafe(settle, False)
+        return NOTHING
 
 
 class BlockingClient:
@@ -67,7 +85,11 @@ class BlockingClient:
         persistent: bool = False,
         confirm: bool = False,
         timeout: float | None = None,
+        priority: int | None = None,
         ttl: float | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | float | None = None,
+        message_id: int | None = None,
         **headers: Any,
     ) -> int:
         """Publish one message: see `Client.publish`."""
@@ -79,7 +101,11 @@ class BlockingClient:
                 persistent=persistent,
                 confirm=confirm,
                 timeout=timeout,
+                priority=priority,
                 ttl=ttl,
+                delay=delay,
+                deliver_at=deliver_at,
+                message_id=message_id,
                 **headers,
             )
         )
@@ -101,6 +127,34 @@ class BlockingClient:
         """Read a retained topic again: see `Client.replay`."""
         return BlockingSubscription(self, self._run(self._client.replay(pattern, **more)))
 
+    def queue(self, name: str, topic: str = "", **more: Any) -> BlockingQueue:
+        """A queue that several members share: see `Client.queue`."""
+        return BlockingQueue(self, self._call(partial(self._client.queue, name, topic, **more)))
+
+    def work(
+        self,
+        name: str,
+        handler: Callable[[ReceivedMessage], None],
+        topic: str = "",
+        *,
+        concurrency: int = 1,
+        **more: Any,
+    ) -> BlockingWork:
+        """Have a handler called with the messages of a queue, each in a thread of its own.
+
+        See `Client.work`.
+        """
+        return BlockingWork(self, name, handler, topic, concurrency, more)
+
+    def browse(self, name: str, **more: Any) -> BlockingSubscription:
+        """Look at what waits in a queue: see `Client.browse`."""
+        browse = self._call(partial(self._client.browse, name, **more))
+        return BlockingSubscription(self, browse)
+
+    def dead_letters(self, mailbox: str = DEAD_LETTERS, **more: Any) -> BlockingSubscription:
+        """Look at dead letters: see `Client.dead_letters`."""
+        return self.browse(mailbox, **more)
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the node has dealt with all that was published."""
         self._run(self._client.flush(timeout))
@@ -112,6 +166,76 @@ class BlockingClient:
     def command(self, what: str, **more: Any) -> dict[str, Any]:
         """Have the node do something: see `Client.command`."""
         return self._run(self._client.command(what, **more))
+
+    def create_queue(self, name: str, topic: str = "", **more: Any) -> Row:
+        """Make a queue: see `Client.create_queue`."""
+        return self._run(self._client.create_queue(name, topic, **more))
+
+    def queues(self) -> list[Row]:
+        """All queues and durable subscriptions of the node."""
+        return self._run(self._client.queues())
+
+    def show_queue(self, name: str) -> Row:
+        """One of them, with its members: see `Client.show_queue`."""
+        return self._run(self._client.show_queue(name))
+
+    def change_queue(self, name: str, **options: Any) -> Row:
+        """Change some options of a queue."""
+        return self._run(self._client.change_queue(name, **options))
+
+    def purge(self, name: str) -> int:
+        """Drop all that waits in a queue: see `Client.purge`."""
+        return self._run(self._client.purge(name))
+
+    def remove_queue(self, name: str, *, force: bool = False) -> None:
+        """Remove a queue: see `Client.remove_queue`."""
+        self._run(self._client.remove_queue(name, force=force))
+
+    def rename_queue(self, name: str, to: str) -> None:
+        """Give a queue another name."""
+        self._run(self._client.rename_queue(name, to))
+
+    def seek(
+        self, name: str, sequence: int | None = None, *, time: datetime | float | None = None
+    ) -> int:
+        """Have a queue go on elsewhere: see `Client.seek`."""
+        return self._run(self._client.seek(name, sequence, time=time))
+
+    def create_topic(self, name: str, topic: str = "", **more: Any) -> Row:
+        """Administer a topic: see `Client.create_topic`."""
+        return self._run(self._client.create_topic(name, topic, **more))
+
+    def topics(self) -> list[Row]:
+        """The topics that are administered at the node."""
+        return self._run(self._client.topics())
+
+    def show_topic(self, name: str) -> Row:
+        """One of them, by its logical name."""
+        return self._run(self._client.show_topic(name))
+
+    def topic(self, name: str) -> str:
+        """The topic that has a logical name."""
+        return self._run(self._client.topic(name))
+
+    def remove_topic(self, name: str) -> None:
+        """Administer a topic no more."""
+        self._run(self._client.remove_topic(name))
+
+    def new_id(self) -> int:
+        """A random id for a message, to be remembered."""
+        return self._client.new_id()
+
+    def delayed(self, rows: int = 100) -> list[Row]:
+        """What was published and is to be delivered later."""
+        return self._run(self._client.delayed(rows))
+
+    def cancel(self, message_id: int) -> int:
+        """Cancel a message that is to be delivered later: see `Client.cancel`."""
+        return self._run(self._client.cancel(message_id))
+
+    def retry_dead(self, *which: ReceivedMessage | int, **more: Any) -> int:
+        """Give dead letters back: see `Client.retry_dead`."""
+        return self._run(self._client.retry_dead(*which, **more))
 
     def unsubscribe_all(self) -> None:
         """End all subscriptions."""
@@ -163,10 +287,10 @@ class BlockingClient:
         """Send what was published, say good-bye, and end: see `Client.close`."""
         self._close(False)
 
-    def _close(self, done: bool) -> None:
+    def _close(self, done: bool, failed: bool = False) -> None:
         if self._loop.is_closed():
             return
-        self._run(self._client._close(done))
+        self._run(self._client._close(done, failed))
         self._stop()
 
     def __enter__(self) -> BlockingClient:
@@ -178,7 +302,7 @@ class BlockingClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(kind is None)
+        self._close(kind is None, kind is not None and issubclass(kind, Exception))
 
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         if self._loop.is_closed():
@@ -192,6 +316,14 @@ class BlockingClient:
         except BaseException:
             future.cancel()  # Ctrl-C: nobody waits for it any more
             raise
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        """Call a function where the client is."""
+
+        async def call() -> Result:
+            return function()
+
+        return self._run(call())
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -270,19 +402,31 @@ class BlockingDurable(BlockingSubscription):
 
     def settle(self, *messages: ReceivedMessage) -> None:
         """These are done with: they do not come again."""
-
-        async def settle() -> None:
-            self._durable.settle(*messages)
-
-        self._client._run(settle())
+        self._client._call(partial(self._durable.settle, *messages))
 
     def settle_through(self, message: ReceivedMessage) -> None:
         """This one and all that were handed out before it are done with."""
+        self._client._call(partial(self._durable.settle_through, message))
 
-        async def settle() -> None:
-            self._durable.settle_through(message)
+    def accept(self, *messages: ReceivedMessage, confirm: bool = False) -> None:
+        """These are done with: see `ReceivedMessage.accept`."""
+        self._client._run(self._durable.accept(*messages, confirm=confirm))
 
-        self._client._run(settle())
+    def accept_through(self, message: ReceivedMessage, *, confirm: bool = False) -> None:
+        """This one and all that were handed out before it are done with."""
+        self._client._run(self._durable.accept_through(message, confirm=confirm))
+
+    def release(self, *messages: ReceivedMessage, **how: Any) -> None:
+        """These are to be delivered again: see `ReceivedMessage.release`."""
+        self._client._run(self._durable.release(*messages, **how))
+
+    def reject(self, *messages: ReceivedMessage, reason: str = "") -> None:
+        """These become dead letters: see `ReceivedMessage.reject`."""
+        self._client._run(self._durable.reject(*messages, reason=reason))
+
+    def extend(self, *messages: ReceivedMessage, seconds: float = 0.0) -> None:
+        """These are still being worked on: see `ReceivedMessage.extend`."""
+        self._client._run(self._durable.extend(*messages, seconds=seconds))
 
     def settled(self, timeout: float | None = 10.0) -> None:
         """Wait until all that was settled is safe, so that it never comes again."""
@@ -306,3 +450,80 @@ class BlockingDurable(BlockingSubscription):
         traceback: TracebackType | None,
     ) -> None:
         self._client._run(self._durable.__aexit__(kind, error, traceback))
+
+
+class BlockingQueue(BlockingDurable):
+    """A queue, for programs without asyncio: see `Queue`."""
+
+    def __init__(self, client: BlockingClient, queue: Queue) -> None:
+        super().__init__(client, queue)
+        self._queue = queue
+
+    def open(self) -> BlockingQueue:
+        """Attach to the queue. Whatever reads it does this."""
+        self._client._run(self._queue.open())
+        return self
+
+    def close(self) -> None:
+        """Read no more: what is held goes back at once."""
+        self._client._run(self._queue.close())
+
+    def __enter__(self) -> BlockingQueue:
+        return self.open()
+
+
+class BlockingWork:
+    """A handler that is called with the messages of a queue: see `Work`."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        name: str,
+        handler: Callable[[ReceivedMessage], None],
+        topic: str,
+        concurrency: int,
+        more: dict[str, Any],
+    ) -> None:
+        self._client = client
+        self._threads = concurrent.futures.ThreadPoolExecutor(
+            max(1, concurrency), f"regraft-{name}"
+        )
+
+        async def call(message: ReceivedMessage) -> None:
+            await client._loop.run_in_executor(self._threads, handler, message)
+
+        inner = client._client
+        self._work = client._run(inner.work(name, call, topic, concurrency=concurrency, **more))
+
+    @property
+    def handled(self) -> int:
+        """How many messages the handler returned from."""
+        return self._work.handled
+
+    @property
+    def failed(self) -> int:
+        """How many messages the handler raised from."""
+        return self._work.failed
+
+    def wait(self) -> None:
+        """Wait until it ends: because it was stopped, or with the error that ended it."""
+        self._client._run(self._work.wait())
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Take no more, and wait until what is being worked on is finished: see `Work.stop`.
+
+        A thread that is still at work after `timeout` seconds goes on, and its message goes back.
+        """
+        self._client._run(self._work.stop(timeout))
+        self._threads.shutdown(wait=False)
+
+    def __enter__(self) -> BlockingWork:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

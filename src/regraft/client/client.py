@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
+from regraft.client.administration import DEAD_LETTERS, Administration
 from regraft.client.durable import Durable, Replay
 from regraft.client.options import Options
-from regraft.client.payload import encode_body, encode_headers
+from regraft.client.payload import encode_body, encode_headers, special_headers
+from regraft.client.queue import Browse, Handler, Queue, QueueOptions, Work, made_options
 from regraft.client.subscription import Subscription
 from regraft.client.upkeep import Upkeep, log
 from regraft.errors import LocalError, RegraftError, WorldError
@@ -43,7 +48,7 @@ async def connect(target: str | None = None, options: Options | None = None, **m
     return client
 
 
-class Client(Upkeep):
+class Client(Upkeep, Administration):
     """Publishes and subscribes. Make one with `connect()`, and close it, or use it as a context.
 
     It reconnects by itself, to the next address that answers, and subscribes again. Messages are
@@ -78,7 +83,7 @@ class Client(Upkeep):
         """
         await self._close(False)
 
-    async def _close(self, done: bool) -> None:
+    async def _close(self, done: bool, failed: bool = False) -> None:
         if self._closing:
             await self._ended.wait()
             return
@@ -87,7 +92,9 @@ class Client(Upkeep):
             self._failure = LocalError("closed", "this client was closed")
         for subscription in self._subscriptions.values():
             if isinstance(subscription, Durable):
-                subscription.leave(done)
+                subscription.leave(done, failed)
+            if isinstance(subscription, Queue):  # nor does what is on its way to us count
+                self._send(native.Unsubscribe(subscription.id))
             subscription.end()
         await self._last_confirmations()
         transport = self._transport
@@ -132,7 +139,7 @@ class Client(Upkeep):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close(kind is None)
+        await self._close(kind is None, kind is not None and issubclass(kind, Exception))
 
     # ------------------------------------------------------------------- publishing
 
@@ -145,7 +152,11 @@ class Client(Upkeep):
         persistent: bool = False,
         confirm: bool = False,
         timeout: float | None = None,
+        priority: int | None = None,
         ttl: float | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | float | None = None,
+        message_id: int | None = None,
         **headers: Any,
     ) -> int:
         """Publish one message: bytes, text, or anything JSON can hold.
@@ -155,9 +166,18 @@ class Client(Upkeep):
         with the number of mailboxes, streams and sessions that take it (otherwise 0 is returned);
         it is sent again after a reconnection until then, and stored once all the same.
 
-        `ttl` is in seconds. Headers by name: content_type, priority, reply_to, correlation, type,
-        type_name, ... Waits, at most `timeout` seconds, while there is no connection or no credit.
+        `priority` is 0 to 9, and 4 if it is not given. It is not delivered later than `ttl` seconds
+        from now, nor earlier than `delay` seconds from now, or than `deliver_at`, a datetime or
+        seconds since 1970; it is persistent then, and until that time `cancel(message_id)` takes
+        it back. `message_id` is an id of your own, as `new_id()` makes them, instead of a random
+        one.
+
+        Headers by name: content_type, reply_to, correlation, type, type_name, ... Waits, at most
+        `timeout` seconds, while there is no connection or no credit.
         """
+        if not (priority is ttl is delay is deliver_at is message_id is None):
+            headers |= special_headers(priority, ttl, delay, deliver_at, message_id)
+            persistent = persistent or "deliver_at_us" in headers
         outbox = self._outbox
         if (
             outbox is None
@@ -170,8 +190,6 @@ class Client(Upkeep):
             body, content_type = encode_body(body)
             if content_type:
                 headers.setdefault("content_type", content_type)
-        if ttl is not None:
-            headers["expiration_us"] = time.time_ns() // 1000 + int(ttl * 1_000_000)
         options = self.options
         outbox.persistent = persistent
         ordinal = outbox.put(
@@ -179,7 +197,7 @@ class Client(Upkeep):
             body,
             attributes,
             time.time_ns() // 1000 if options.timestamps else 0,
-            options.message_ids,
+            options.message_ids and message_id is None,
             encode_headers(headers) if headers else b"",
         )
         if not self._flushing or outbox.used >= FLUSH_BYTES:
@@ -199,7 +217,10 @@ class Client(Upkeep):
         persistent: bool = False,
         confirm: bool = False,
         timeout: float | None = None,
+        priority: int | None = None,
         ttl: float | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | float | None = None,
         **headers: Any,
     ) -> int:
         """Publish many messages to one topic, and return how many. The fastest way to do it.
@@ -209,8 +230,8 @@ class Client(Upkeep):
         `persistent`, it goes on after a reconnection, and returns once all are safe.
         """
         encoded = self._topics.get(topic) or self._encode_topic(topic)
-        if ttl is not None:
-            headers["expiration_us"] = time.time_ns() // 1000 + int(ttl * 1_000_000)
+        headers |= special_headers(priority, ttl, delay, deliver_at)
+        persistent = persistent or "deliver_at_us" in headers
         rest = encode_headers(headers) if headers else b""
         options = self.options
         begun = link = self._link or await self._wait_for_room(timeout)
@@ -225,7 +246,7 @@ class Client(Upkeep):
                     if confirm and not persistent and link is not begun:
                         raise WorldError("connection-lost", "in flight: the connection was lost")
                 now_us = time.time_ns() // 1000 if options.timestamps else 0
-                ids = options.message_ids
+                ids = options.message_ids and "message_id" not in headers
                 link.outbox.persistent = persistent
                 first = first or link.outbox.sequence + 1
                 body = chunk[at]
@@ -307,6 +328,11 @@ class Client(Upkeep):
                 await asyncio.shield(future)
         except TimeoutError:
             raise WorldError("timed-out", f"no confirmation within {timeout} s") from None
+
+    @staticmethod
+    def new_id() -> int:
+        """A random id for a message, to be remembered."""
+        return random.getrandbits(63) or 1
 
     async def inspect(
         self, what: str = "node", *, rows: int = 0, timeout: float | None = 10.0
@@ -439,6 +465,88 @@ class Client(Upkeep):
         await self._subscribe(replay, callback, timeout)
         return replay
 
+    def queue(
+        self,
+        name: str,
+        topic: str = "",
+        *,
+        where: str = "",
+        exact: bool = False,
+        auto: bool = False,
+        in_flight: int = 0,
+        existing: bool = False,
+        timeout: float | None = 10.0,
+        **options: Unpack[QueueOptions],
+    ) -> Queue:
+        """A queue that several members share: each message goes to one of them.
+
+        It is attached when it is first read. If nothing more than its name is said, it is read as
+        it is; if there is none, one is made for the topic of the same name. With a `topic`
+        pattern, a selector, or options (see `QueueOptions`), it is made so, and must be so if it
+        is there: or `mailbox-differs`. With `existing` it is not made.
+
+        Each message is accepted, released or rejected by `message.accept()` and so on; with
+        `auto` it is accepted when the next one is asked for. This member holds `in_flight`
+        messages at most.
+        """
+        if not name:
+            raise LocalError("bad-pattern", "a queue needs a name")
+        told = b""
+        if topic or where or exact or options:
+            told = json.dumps(made_options(options)).encode()
+        wanted = self._wanted_of(
+            topic or name,
+            where,
+            exact,
+            durable=name,
+            in_flight=in_flight,
+            options=b"" if existing else told,
+            existing=existing,
+        )
+        attach = partial(self._attach, timeout)
+        return Queue(wanted, self._taken, self._unsubscribe, self._send, attach, auto)
+
+    async def work(
+        self,
+        name: str,
+        handler: Handler,
+        topic: str = "",
+        *,
+        concurrency: int = 1,
+        backoff: float = 1.0,
+        in_flight: int = 0,
+        **more: Any,
+    ) -> Work:
+        """Have a handler called with the messages of a queue, `concurrency` of them at a time.
+
+        A message is accepted when the handler returns. When it raises, the message is released,
+        and comes again after `backoff` seconds, twice that the next time, and so on, up to a
+        minute; a `backoff` of 0 leaves it to the queue's `retry`. The handler may settle it
+        otherwise, by `message.reject("why")` for example. `stop()` what is returned to end it.
+        All else is said as to `queue()`.
+        """
+        # Twice as many as are worked on: the next ones are here in time, and others get theirs.
+        queue = self.queue(name, topic, in_flight=in_flight or 2 * concurrency, **more)
+        return await Work(queue, handler, concurrency, backoff, self._spawn).start()
+
+    def browse(self, name: str, *, where: str = "", timeout: float | None = 10.0) -> Browse:
+        """Look at what waits in a queue or mailbox, and take nothing.
+
+        Iterate over it: messages come in the order of their sequences, also those that members
+        hold, and end with what was there at the beginning.
+        """
+        wanted = self._wanted_of("", where, False, durable=name, browse=True)
+        return Browse(wanted, self._taken, self._unsubscribe, partial(self._attach, timeout))
+
+    def dead_letters(self, mailbox: str = DEAD_LETTERS, *, where: str = "") -> Browse:
+        """Look at dead letters: their attributes `dead_reason`, `dead_mailbox`, ... say why."""
+        return self.browse(mailbox, where=where)
+
+    async def _attach(self, timeout: float | None, subscription: Subscription) -> None:
+        answer = await self._subscribe(subscription, None, timeout)
+        if isinstance(subscription, Durable):
+            subscription.waiting_at_start = answer.waiting if answer is not None else 0
+
     def _wanted_of(self, pattern: str, where: str, exact: bool, **more: Any) -> native.Subscribe:
         check_pattern(pattern)
         self._last_subscription += 1
@@ -450,7 +558,7 @@ class Client(Upkeep):
         await self._wait_for_link(timeout)
         self._subscriptions[subscription.id] = subscription
         try:
-            await self._ask(subscription.id, subscription.wanted, timeout)
+            await self._ask(subscription.id, subscription.question, timeout)
         except BaseException:
             self._subscriptions.pop(subscription.id, None)
             raise
@@ -514,11 +622,12 @@ class Client(Upkeep):
                 if isinstance(subscription, Durable):
                     subscription.fail(message)
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         assert self._loop is not None
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

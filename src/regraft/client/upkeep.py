@@ -16,7 +16,7 @@ from typing import Any
 
 from regraft import __version__
 from regraft.client.address import Address, resolve
-from regraft.client.durable import Durable, Replay
+from regraft.client.durable import ACCEPTED, Durable, Replay, Settlement
 from regraft.client.link import (
     Arrived,
     Asked,
@@ -41,6 +41,7 @@ from regraft.client.options import Options
 from regraft.client.subscription import Subscription
 from regraft.client.unconfirmed import Unconfirmed
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
+from regraft.kernels.inbox import NOTHING, ReceivedMessage
 from regraft.kernels.outbox import Outbox
 from regraft.wire import native
 
@@ -49,6 +50,13 @@ LINGER_S = 2.0  # for a node that is being stopped to deal with what it was sent
 
 # After these a new attempt would end in the same way.
 PERMANENT = {"unsupported-version", "unsupported-feature", "unknown-protocol", "taken-over"}
+
+OUTCOMES: dict[str, Callable[..., Settlement]] = {
+    "accept": lambda: ACCEPTED,
+    "release": Settlement.release,
+    "reject": Settlement.reject,
+    "extend": Settlement.extend,
+}
 
 Connector = Callable[[Callable[[], asyncio.Protocol], Address], Awaitable[Any]]
 
@@ -349,11 +357,19 @@ class Upkeep:
             unconfirmed.written(data, unconfirmed.last)
             self._transmit(data)
 
-    def _settle_message(self, subscriptions: tuple[int, ...], sequence: int) -> None:
-        for id in subscriptions:
+    def _settle_message(
+        self, message: ReceivedMessage, outcome: str, details: tuple[Any, ...], confirm: bool
+    ) -> Awaitable[None]:
+        """What an application says of a message; what is returned need be awaited to `confirm`."""
+        how = OUTCOMES[outcome](*details)
+        waits: Awaitable[None] = NOTHING
+        for id in message.subscriptions:
             subscription = self._subscriptions.get(id)
             if isinstance(subscription, Durable):
-                subscription.settle_sequence(sequence)
+                subscription.settle_sequence(message.sequence, how)
+                if confirm:
+                    waits = subscription.settled()
+        return waits
 
     async def _keep(self) -> None:
         """Keep a connection: heartbeats while there is one, attempts while there is none."""
@@ -546,6 +562,14 @@ class Upkeep:
         subscription = self._subscriptions.get(id)
         if answer is not None and subscription is None:
             return  # it was asked for again at a reconnection, and is not wanted any more
+        durable = subscription if isinstance(subscription, Durable) else None
+        if durable is not None and answer is not None:
+            durable.stood(answer)
+        if durable is not None and error is not None:
+            other = durable.instead(error)
+            if other is not None:
+                self._write(native.encode(other))
+                return
         if future is not None and not future.done():
             if answer is not None:
                 self._subscribed[id] = answer

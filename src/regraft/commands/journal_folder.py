@@ -233,7 +233,7 @@ def _record(walk: Walk, segment: SegmentView) -> Record:
     meta, payload = view[walk.meta_at : walk.payload_at], view[walk.payload_at : walk.end]
     place = walk.position, first + walk.next
     about = walk.time_us, walk.epoch, walk.count, walk.publisher
-    return Record(walk.kind, *place, *about, meta, payload)
+    return Record(walk.kind, *place, *about, meta, payload, walk.priority)
 
 
 # --------------------------------------------------------------------------- the messages

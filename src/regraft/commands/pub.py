@@ -4,74 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from regraft.client import Client, connect
-from regraft.commands.common import counted, parse_settings, run, url_option
+from regraft.commands.common import (
+    counted,
+    duration,
+    parse_moment,
+    parse_settings,
+    run,
+    url_option,
+)
 from regraft.errors import LocalError, RegraftError, WorldError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def message_options(function: F) -> F:
+    """A message in the shell: what is in it, and how it is published."""
+    above_0 = click.FloatRange(min=0, min_open=True)
+    for option in reversed(
+        (
+            click.argument("body", required=False),
+            click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE",
+                         help="An attribute: a number, true, false, or text. May be repeated."),
+            click.option("-f", "--file",
+                         type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                         help="The body is in this file."),
+            click.option("-l", "--lines", is_flag=True,
+                         help="Every line of the input is a message."),
+            click.option("-n", "--count", type=click.IntRange(1), default=1,
+                         help="Publish it so many times."),
+            click.option("--content-type", metavar="TYPE", help="Media type of the body."),
+            click.option("--priority", type=click.IntRange(0, 9), help="0 to 9; 4 if not given."),
+            click.option("--ttl", type=above_0, metavar="S",
+                         help="Not to be delivered after S seconds."),
+            click.option("--delay", type=duration, metavar="TIME",
+                         help="Not to be delivered before this time has passed, as 10m; it is "
+                         "persistent then."),
+            click.option("--at", metavar="MOMENT",
+                         help="Not to be delivered before, as 2026-11-15T10:00; the same."),
+            click.option("--reply-to", metavar="TOPIC", help="Where answers should go."),
+            click.option("--correlation", metavar="ID", help="An id of your own, for answers."),
+            click.option("--timeout", type=above_0, default=10.0, show_default=True, metavar="S",
+                         help="Give up after S seconds."),
+            click.option("-q", "--quiet", is_flag=True, help="Say nothing."),
+            click.option("-v", "--verbose", is_flag=True,
+                         help="Say how many take it, if it is persistent, and which id it has."),
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
 
 
 @click.command()
 @click.argument("topic")
-@click.argument("body", required=False)
-@click.option(
-    "-s",
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An attribute: a number, true, false, or text. May be repeated.",
-)
-@click.option(
-    "-f",
-    "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The body is in this file.",
-)
-@click.option("-l", "--lines", is_flag=True, help="Every line of the input is a message.")
-@click.option("-n", "--count", type=click.IntRange(1), default=1, help="Publish it so many times.")
+@message_options
 @click.option(
     "--persistent", is_flag=True, help="It must not be lost: wait until it is safe on disk."
 )
-@click.option("--content-type", metavar="TYPE", help="Media type of the body.")
-@click.option("--priority", type=click.IntRange(0, 9), help="0 to 9; 4 if not given.")
-@click.option(
-    "--ttl",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Not to be delivered after S seconds.",
-)
-@click.option("--reply-to", metavar="TOPIC", help="Where answers should go.")
-@click.option("--correlation", metavar="ID", help="An id of your own, for answers.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Give up after S seconds.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
-@click.option("-v", "--verbose", is_flag=True, help="Say how many take it, if it is persistent.")
 @url_option
-def pub(
-    topic: str,
-    body: str | None,
-    settings: tuple[str, ...],
-    file: Path | None,
-    lines: bool,
-    count: int,
-    persistent: bool,
-    timeout: float,
-    quiet: bool,
-    verbose: bool,
-    url: str | None,
-    **headers: Any,
-) -> None:
+def pub(topic: str, url: str | None, persistent: bool, **how: Any) -> None:
     """Publish BODY to TOPIC; without BODY, what comes on standard input.
 
     \b
@@ -82,39 +79,67 @@ def pub(
         tail -f app.log | regraft pub logs/app --lines
     An order that must not be lost:
         regraft pub orders/eu '{"item": 7}' --persistent
+    In ten minutes, unless it is cancelled (regraft delayed):
+        regraft pub reminders 'tea' --delay 10m -v
 
     It returns once the node has taken all of it; with --persistent, once all
     of it is on disk for everybody who subscribed durably. If the node refuses
     some of it, the exit code is 1.
     """
+
+    async def topic_of(_: Client) -> str:
+        return topic
+
+    sys.exit(run(send_messages(topic_of, url, persistent, **how)))
+
+
+async def send_messages(
+    topic_of: Callable[[Client], Awaitable[str]],
+    url: str | None,
+    persistent: bool,
+    body: str | None,
+    settings: tuple[str, ...],
+    file: Path | None,
+    lines: bool,
+    count: int,
+    at: str | None,
+    timeout: float,
+    quiet: bool,
+    verbose: bool,
+    **headers: Any,
+) -> int:
+    """Publish what a shell says, and wait until the node has it; the exit code."""
     bodies = _bodies(body, file, lines, count)
-    attributes = parse_settings(settings)
-    given = {name: value for name, value in headers.items() if value is not None}
-    ttl = given.pop("ttl", None)
-
-    options = {"attributes": attributes, "ttl": ttl, "persistent": persistent, **given}
-
-    async def publish() -> int:
-        refused: list[str] = []
-        async with await connect(url, connect_timeout=min(5.0, timeout)) as client:
-            client.on_refused(lambda error, messages: refused.append(error.text))
-            try:
-                published, takers = await _publish(
-                    client, topic, bodies, timeout, confirm=persistent and not lines, **options
-                )
-            except RegraftError as error:
-                if not refused and persistent and error.code.name == "timed-out":
-                    refused.append(f"{error.text.partition(';')[0]}: it may be stored, or not")
-                elif not refused:
-                    raise
-        if refused:
-            click.echo(f"regraft: {refused[0]}", err=True)
-            return 1
-        if verbose or (not quiet and sys.stderr.isatty()):
-            click.echo(_report(topic, published, takers if verbose else None), err=True)
-        return 0
-
-    sys.exit(run(publish()))
+    options = {"attributes": parse_settings(settings), **headers}
+    if at is not None:
+        options["deliver_at"] = parse_moment(at)
+    later = at is not None or headers["delay"] is not None
+    options = {name: value for name, value in options.items() if value is not None}
+    persistent = options["persistent"] = persistent or later
+    refused: list[str] = []
+    async with await connect(url, connect_timeout=min(5.0, timeout)) as client:
+        client.on_refused(lambda error, messages: refused.append(error.text))
+        topic = await topic_of(client)
+        if later and count == 1 and not lines:
+            options["message_id"] = client.new_id()
+        try:
+            published, takers = await _publish(
+                client, topic, bodies, timeout, confirm=persistent and not lines, **options
+            )
+        except RegraftError as error:
+            if not refused and persistent and error.code.name == "timed-out":
+                refused.append(f"{error.text.partition(';')[0]}: it may be stored, or not")
+            elif not refused:
+                raise
+    if refused:
+        click.echo(f"regraft: {refused[0]}", err=True)
+        return 1
+    if verbose or (not quiet and sys.stderr.isatty()):
+        report = _report(topic, published, takers if verbose and not later else None)
+        if "message_id" in options:
+            report += f", to be delivered later, id {options['message_id']}"
+        click.echo(report, err=True)
+    return 0
 
 
 async def _publish(

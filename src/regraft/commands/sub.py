@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import NamedTuple
 
@@ -10,9 +9,16 @@ import click
 
 from regraft.client import Client, Durable, Subscription, connect
 from regraft.client.subscription import EndedError
-from regraft.commands.common import Place, as_json, as_text, counted, parse_place, run, url_option
+from regraft.commands.common import (
+    Place,
+    counted,
+    form_options,
+    parse_place,
+    run,
+    show_message,
+    url_option,
+)
 from regraft.errors import LocalError, RegraftError, WorldError
-from regraft.kernels.inbox import ReceivedMessage
 
 
 class Wanted(NamedTuple):
@@ -67,9 +73,7 @@ class Wanted(NamedTuple):
 )
 @click.option("--stream", default="", metavar="NAME", help="With --from: the name of the stream.")
 @click.option("--pace", is_flag=True, help="With --from: as slowly as it was published.")
-@click.option("--json", "form", flag_value="json", help="One JSON object per line.")
-@click.option("--body", "form", flag_value="body", help="Only the bodies, one per line.")
-@click.option("--raw", "form", flag_value="raw", help="Only the bodies, with nothing between.")
+@form_options
 @url_option
 def sub(
     pattern: str,
@@ -184,20 +188,9 @@ async def _print(
                 raise
             click.echo(f"regraft: {error.text}", err=True)
             return 1
-        _show(message, form)
+        show_message(message, form)
         left -= 1
     return 0
-
-
-def _show(message: ReceivedMessage, form: str) -> None:
-    out = sys.stdout
-    if form == "text":
-        click.echo(as_text(message))
-    elif form == "json":
-        out.write(json.dumps(as_json(message), ensure_ascii=False) + "\n")
-    else:
-        out.buffer.write(message.content + (b"\n" if form == "body" else b""))
-    out.flush()
 
 
 # -------------------------------------------------------------------------------- removal

@@ -37,6 +37,8 @@ INDEX_EVERY = 4096  # bytes between two entries of a stream; part of the format,
 
 START, MESSAGES, CONTROL, SETTLED, INDEX, SNAPSHOT, TRANSACTION, SKIP = range(1, 9)
 KINDS = ("", "START", "MESSAGES", "CONTROL", "SETTLED", "INDEX", "SNAPSHOT", "TRANSACTION", "SKIP")
+PRIORITY = 4  # of most messages
+SETTLES = 1 << 31  # added to the number of a stream whose message is done with
 HEADER_ONLY = 1  # a flag: the checksum covers the header alone, what follows means nothing
 
 Range: TypeAlias = tuple[int, int]  # of sequences, both ends in it
@@ -61,6 +63,7 @@ class Record(NamedTuple):
     publisher: int
     meta: memoryview
     payload: memoryview
+    priority: int = PRIORITY
 
 
 # ------------------------------------------------------------------------------- START
@@ -118,6 +121,31 @@ class StreamGone(msgspec.Struct, frozen=True, tag="stream-gone"):
     number: int
 
 
+class Options(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a mailbox deals with its members and with messages that come back.
+
+    docs/mailboxes.md says what each of them means. 0 is: as the node has it, or no limit.
+    """
+
+    shared: bool = False
+    exclusive: bool = False
+    order_by: str = ""
+    in_flight: int = 0
+    lease_ms: int = 0
+    retry_ms: int = 0
+    retry_max_ms: int = 60_000
+    max_deliveries: int = 0
+    dead_letter: str = ""
+    dead_expired: bool = False
+    quota_messages: int = 0
+    quota_bytes: int = 0
+
+    @property
+    def many(self) -> bool:
+        """Whether several may read it at once."""
+        return self.shared or self.exclusive or bool(self.order_by)
+
+
 class MailboxMade(msgspec.Struct, frozen=True, tag="mailbox-made"):
     """A durable subscription; a quota of 0 is the node's default."""
 
@@ -127,8 +155,17 @@ class MailboxMade(msgspec.Struct, frozen=True, tag="mailbox-made"):
     selector: str
     exact: bool
     owner: str  # the client id that made it
-    quota_messages: int = 0
+    quota_messages: int = 0  # of those that were made before there were options
     quota_bytes: int = 0
+    options: Options = Options()
+
+
+class MailboxChanged(msgspec.Struct, frozen=True, tag="mailbox-changed"):
+    """It has another name, or other options."""
+
+    number: int
+    name: str
+    options: Options
 
 
 class MailboxGone(msgspec.Struct, frozen=True, tag="mailbox-gone"):
@@ -158,10 +195,55 @@ class Attached(msgspec.Struct, frozen=True, tag="attached"):
 
 
 class Detached(msgspec.Struct, frozen=True, tag="detached"):
-    """It reads no more; `delivered` is the highest sequence that it was given."""
+    """Nobody reads it any more; up to `delivered`, messages may have been delivered before.
+
+    Others that were delivered have come back, or are settled.
+    """
 
     number: int
     delivered: int
+
+
+class Reached(msgspec.Struct, frozen=True, tag="reached"):
+    """Messages up to this sequence may be delivered: from here on, each may have been."""
+
+    number: int
+    sequence: int
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned"):
+    """Messages came back unsettled: first, last, attempts, not before (µs), priority."""
+
+    number: int
+    runs: list[tuple[int, int, int, int, int]]
+
+
+class Sought(msgspec.Struct, frozen=True, tag="sought"):
+    """A mailbox begins with this sequence again, whatever was settled from there on."""
+
+    number: int
+    sequence: int
+
+
+class TopicMade(msgspec.Struct, frozen=True, tag="topic-made"):
+    """An administered topic, or one that is changed."""
+
+    name: str  # its logical name
+    topic: str
+    exact: bool = False
+    retain: bool = False
+    keep_s: int = 0
+    keep_bytes: int = 0
+    persistent: bool = False
+    quota_messages: int = 0
+    quota_bytes: int = 0
+    holder: str = ""
+
+
+class TopicGone(msgspec.Struct, frozen=True, tag="topic-gone"):
+    """It is administered no more."""
+
+    name: str
 
 
 class HoleMade(msgspec.Struct, frozen=True, tag="hole-made"):
@@ -179,8 +261,14 @@ Control: TypeAlias = (
     | MailboxGone
     | PublisherMade
     | PublisherGone
+    | MailboxChanged
     | Attached
     | Detached
+    | Reached
+    | Returned
+    | Sought
+    | TopicMade
+    | TopicGone
     | HoleMade
 )
 
@@ -214,10 +302,21 @@ def encode_places(places: Iterable[Spot]) -> bytes:
 
 def places(meta: Bytes) -> list[Spot]:
     """The streams of a MESSAGES record, each with the sequence of the first message."""
+    return split_places(meta)[0]
+
+
+def split_places(meta: Bytes) -> tuple[list[Spot], list[Spot]]:
+    """The same, and the messages of other streams that are settled by the record."""
     try:
-        return list(_unpack_places(meta))
+        found = list(_unpack_places(meta))
     except struct.error:
         raise damaged("a MESSAGES record has a list of streams that does not end") from None
+    if not found or found[-1][0] < SETTLES:
+        return found, []
+    return (
+        [spot for spot in found if spot[0] < SETTLES],
+        [(number - SETTLES, sequence) for number, sequence in found if number >= SETTLES],
+    )
 
 
 # ----------------------------------------------------------------------------- SETTLED

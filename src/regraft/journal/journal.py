@@ -24,7 +24,7 @@ from typing import Any
 from regraft.errors import LocalError
 from regraft.journal import format
 from regraft.journal.compaction import Compaction
-from regraft.journal.format import Range, Start
+from regraft.journal.format import Options, Range, Start
 from regraft.journal.index import Place, Places
 from regraft.journal.recovery import Recovered
 from regraft.journal.requests import (
@@ -46,6 +46,8 @@ NEVER_US = 1 << 62
 SNAPSHOT_SEGMENTS = 1  # written since the last snapshot, before the next
 SNAPSHOT_FACTOR = 16  # and this many times the size of the last one
 RANGE_BYTES = 16  # of a SETTLED record
+RETURNED_BYTES = 64  # of one run that came back, as JSON
+NO_OPTIONS = Options()
 STREAM_BYTES = 64  # what a stream adds to a record of messages and to the INDEX of its segment
 BESIDE_BYTES = 1024  # of a segment, beside one record; and of a mailbox's row, beside its texts
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -75,11 +77,15 @@ class Journal:
         self.tail = Tail(limits.journal_tail_bytes)
         self.quotas = Quotas(limits.mailbox_messages, limits.mailbox_bytes)
         self.batches = self.batch_bytes_max = self.written = 0
-        self.snapshots = self.dropped_segments = self.settlements_refused = 0
+        self.snapshots = self.dropped_segments = 0
         self._limits = limits
+        self._retention_of = retention_of
         self._batch: tuple[Piece, ...] = ()  # under way, with
         self._overwrites: tuple[Piece, ...] = ()  # which goes first
         self._batch_end = recovered.position
+        self._by_slot: dict[int, Stream] = {}
+        self._touched: list[Stream] = []  # streams that get something with the batch under way,
+        self.touched: list[Stream] = []  # and got something with the last one
         self._no_space = False  # for the batch under way,
         self._no_segment = False  # or for the next segment
         self._retry_us = self._prepare_us = 0  # not before
@@ -95,12 +101,19 @@ class Journal:
         self._tickets = 0
         self._reads: dict[int, Callable[[bytes, str], None]] = {}  # the journal's own
         self.recorder = self._recorder(recovered)
-        self._drops = Drops(self.segments, retention_of)
+        self._drops = Drops(self.segments, self._retention)
         self._places = Places(
             self.state, self.segments, self.recorder, self.tail, self._ask, limits.index_cache_bytes
         )
         self._compaction = Compaction(self.state, self.segments, self._places.footers, self._ask)
         self._open(recovered, now_us)
+
+    def _retention(self, name: str) -> Retention:
+        """How long a public stream keeps messages: as its topic says, or the configuration."""
+        topic = self.state.topics.get(name)
+        if topic is not None and topic.retain:
+            return Retention(topic.keep_s * 1_000_000, topic.keep_bytes)
+        return self._retention_of(name)
 
     def _recorder(self, recovered: Recovered) -> Recorder:
         recorder = Recorder(recovered.segment_bytes, format.INDEX_EVERY)
@@ -140,7 +153,7 @@ class Journal:
 
     def remove_stream(self, number: int, now_us: int) -> None:
         """Retain a topic no more."""
-        self.recorder.remove_stream(self.state.streams[number].slot)
+        self._free_slot(self.state.streams[number])
         self._control(format.StreamGone(number), now_us)
         self._drops.holder = None
 
@@ -152,8 +165,7 @@ class Journal:
         selector: str,
         owner: str,
         now_us: int,
-        quota_messages: int = 0,
-        quota_bytes: int = 0,
+        options: Options = NO_OPTIONS,
     ) -> Mailbox:
         """Begin a durable subscription. LocalError if there are too many, or the name is taken."""
         if name in self.state.mailboxes:
@@ -162,8 +174,7 @@ class Journal:
             raise _too_many("mailboxes", self._limits.mailboxes)
         self._check_meta()
         number = self.state.numbers
-        quotas = quota_messages, quota_bytes
-        made = format.MailboxMade(number, name, pattern, selector, exact, owner, *quotas)
+        made = format.MailboxMade(number, name, pattern, selector, exact, owner, options=options)
         room = self.recorder.segment_bytes - 2 * BESIDE_BYTES
         if len(format.encode_control(made)) > room:
             text = f"pattern and selector do not fit into a segment of the journal: {room} bytes"
@@ -176,7 +187,7 @@ class Journal:
 
     def remove_mailbox(self, number: int, now_us: int) -> None:
         """End a durable subscription, with all that waits in it."""
-        self.recorder.remove_stream(self.state.mailbox(number).slot)
+        self._free_slot(self.state.mailbox(number))
         self._control(format.MailboxGone(number), now_us)
         self.quotas.forget(number)
         self._drops.holder = None
@@ -186,33 +197,78 @@ class Journal:
         self._control(format.Attached(number, window), now_us)
 
     def detach(self, number: int, delivered: int, now_us: int) -> None:
-        """It reads no more; this was the highest sequence it was given."""
+        """Nobody reads it now; up to this one, any may have been delivered without coming back."""
         self._control(format.Detached(number, delivered), now_us)
 
-    def settle(self, number: int, ranges: Iterable[Range], now_us: int) -> bool:
-        """Settle messages of a mailbox. It counts once the position after it is persisted.
+    def settle(self, number: int, ranges: Iterable[Range], now_us: int) -> int:
+        """Settle messages of a mailbox; how many were not so before.
 
-        False if some could not be remembered, because too many ranges lie apart (limit
-        mailbox_ranges): those stay unsettled, and will be delivered again.
+        It counts once the position after it is persisted.
         """
         mailbox = self.state.mailbox(number)
         self.refresh(mailbox)
         changed: list[Range] = []
-        complete = True
         for first, last in ranges:
-            new = mailbox.settle(first, last, self._limits.mailbox_ranges)
-            if new is None:
-                complete = False
-                self.settlements_refused += 1
-            else:
-                changed += new
+            changed += mailbox.settle(first, last)
         many = self.recorder.segment_bytes // 8 // RANGE_BYTES  # a record must fit into a segment
         for at in range(0, len(changed), many):
             payload = format.encode_settled(number, changed[at : at + many])
             self.recorder.append(format.SETTLED, payload, now_us)
-        if number in self.quotas.full:
+        self.see_quota(mailbox)
+        return sum(last - first + 1 for first, last in changed)
+
+    def see_quota(self, mailbox: Mailbox) -> None:
+        """There may be room in a mailbox again."""
+        if mailbox.number in self.quotas.full:
             self.quotas.watch(mailbox, self.recorder.position)
-        return complete
+
+    def change_mailbox(self, number: int, name: str, options: Options, now_us: int) -> None:
+        """Give a mailbox another name, or other options."""
+        self._control(format.MailboxChanged(number, name, options), now_us)
+        mailbox = self.state.mailbox(number)
+        self.refresh(mailbox)
+        self.quotas.watch(mailbox, self.recorder.position)
+
+    def reach(self, number: int, sequence: int, now_us: int) -> None:
+        """Messages of a mailbox up to this one are about to be delivered."""
+        self._control(format.Reached(number, sequence), now_us)
+
+    def give_back(
+        self, number: int, runs: list[tuple[int, int, int, int, int]], now_us: int
+    ) -> None:
+        """Messages came back unsettled: first, last, attempts, not before, priority."""
+        self.refresh(self.state.mailbox(number))
+        many = self.recorder.segment_bytes // 8 // RETURNED_BYTES
+        for at in range(0, len(runs), many):
+            self._control(format.Returned(number, runs[at : at + many]), now_us)
+
+    def seek(self, number: int, sequence: int, now_us: int) -> int:
+        """Have a mailbox begin elsewhere; the first sequence that it has from now on."""
+        mailbox = self.state.mailbox(number)
+        self.refresh(mailbox)
+        sequence = min(max(sequence, mailbox.first_sequence()), mailbox.next_sequence)
+        self._control(format.Sought(number, sequence), now_us)
+        self.quotas.watch(mailbox, self.recorder.position)
+        self._drops.holder = None
+        return mailbox.floor
+
+    def administer(self, topic: format.TopicMade, now_us: int) -> None:
+        """Have an administered topic, or have it differently."""
+        if topic.name not in self.state.topics and len(self.state.topics) >= self._limits.topics:
+            raise _too_many("topics", self._limits.topics)
+        self._control(topic, now_us)
+
+    def forget_topic(self, name: str, now_us: int) -> None:
+        """It is administered no more."""
+        self._control(format.TopicGone(name), now_us)
+
+    def see_ranks(self) -> None:
+        """Take note of what was appended with another priority than the common one."""
+        if self.recorder.ranks_waiting:
+            for slot, priority, first, count in self.recorder.take_ranked():
+                mailbox = self._by_slot.get(slot)
+                if isinstance(mailbox, Mailbox):
+                    mailbox.rank(priority, first, first + count - 1)
 
     def refresh(self, stream: Stream) -> Stream:
         """Bring what the state says of a stream up to what was appended."""
@@ -234,8 +290,14 @@ class Journal:
 
     def _give_slot(self, stream: Stream) -> Stream:
         stream.slot = self.recorder.add_stream(stream.number, stream.next_sequence)
+        self._by_slot[stream.slot] = stream
         stream.counted = 0
         return stream
+
+    def _free_slot(self, stream: Stream) -> None:
+        self.see_ranks()  # another stream may get the slot
+        self.recorder.remove_stream(stream.slot)
+        del self._by_slot[stream.slot]
 
     def _control(self, control: format.Control, now_us: int) -> int:
         """Append a CONTROL record, and do what it says; the position behind it."""
@@ -329,6 +391,9 @@ class Journal:
             self.recorder.take()  # nobody will ever have it
         if self._batch or not self.recorder.used:
             return
+        self.see_ranks()
+        slots = self.recorder.take_touched()
+        self._touched = [self._by_slot[slot] for slot in slots if slot in self._by_slot]
         self._overwrites = tuple(self._compaction.overwrites(self.persisted_position))
         self._batch = tuple(Piece(*piece) for piece in self.recorder.take())
         self._batch_end = self.recorder.position
@@ -384,7 +449,7 @@ class Journal:
     def persisted(self, now_us: int) -> tuple[Piece, ...]:
         """The batch under way is on the disk: this is what it held."""
         assert self._batch, "nothing was to be persisted"
-        batch = self._batch
+        batch, self.touched = self._batch, self._touched
         self.persisted_position = self.recorder.synced = self._batch_end
         size = sum(len(piece.data) for piece in self._batch)
         self.batches += 1
@@ -468,6 +533,7 @@ class Journal:
         """Append a snapshot, if all that is in memory was taken; whether it was."""
         if self.recorder.used:
             return False
+        self.see_ranks()
         for stream in self._all_streams():
             self.refresh(stream)
         for publisher in self.state.publishers.values():
@@ -583,7 +649,6 @@ class Journal:
             "waiting_bytes": self.recorder.used,
             "snapshots": self.snapshots,
             "segments_dropped": self.dropped_segments,
-            "settlements_refused": self.settlements_refused,
             "held_by": holder.name if holder is not None else "",
             "full": self.full,
             "disk_full": self.disk_full,
@@ -610,7 +675,7 @@ class Journal:
                     "waiting": stream.waiting,
                     "waiting_bytes": stream.waiting * stream.average,
                     "floor": stream.floor,
-                    "ranges": len(stream.settled),
+                    "settled_above_floor": stream.settled.count,
                     "attached": stream.window > 0,
                     "full": stream.number in self.quotas.full,
                 }

@@ -244,8 +244,8 @@ def _settle_beginning(recovered: Recovered) -> None:
         recovered.segments = segments[start:]
     oldest = recovered.segments[0][0] if recovered.segments else recovered.first
     for stream in recovered.state.streams.values():
-        lost = stream.marks and stream.marks[0].first < oldest
-        if lost and isinstance(stream, Mailbox) and not recovered.damage:
+        needed = stream.first_mark() if isinstance(stream, Mailbox) else None
+        if needed is not None and needed.first < oldest and not recovered.damage:
             recovered.damage = (
                 f"a segment before {oldest:016x} that mailbox {stream.name} needs is missing"
             )

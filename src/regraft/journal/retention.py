@@ -26,8 +26,9 @@ KEEP = Retention()
 def held_from(stream: Stream, retention: Retention, now_us: int, segments: Segments) -> int:
     """The lowest position that a stream still needs."""
     if isinstance(stream, Mailbox):
-        if stream.marks:
-            return stream.marks[0].first + stream.marks[0].offset
+        mark = stream.first_mark()
+        if mark is not None:
+            return mark.first + mark.offset
         return segments.open if stream.floor < stream.next_sequence else NOTHING
     for mark in stream.marks:
         old = retention.age_us and mark.last_us < now_us - retention.age_us
@@ -81,8 +82,8 @@ class Quotas:
 
     def watch(self, mailbox: Mailbox, position: int) -> None:
         """Look at a mailbox, now that the journal has got to `position`."""
-        messages_max = mailbox.quota_messages or self._messages_max
-        bytes_max = mailbox.quota_bytes or self._bytes_max
+        messages_max = mailbox.options.quota_messages or self._messages_max
+        bytes_max = mailbox.options.quota_bytes or self._bytes_max
         waiting = mailbox.waiting
         size = waiting * mailbox.average
         number = mailbox.number

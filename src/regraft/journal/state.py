@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 
 from regraft.journal import format
-from regraft.journal.format import Bytes, Extent, Range, Record, Spot, damaged
-from regraft.journal.streams import Mailbox, Mark, Publisher, Stream
+from regraft.journal.format import Bytes, Extent, Options, Range, Record, Spot, damaged
+from regraft.journal.streams import Back, Mailbox, Mark, Publisher, Rank, Stream
 from regraft.kernels.records import sequences
 
 CHUNK_BYTES = 256 * 1024  # of a snapshot: one record
-RANGES_PER_ROW = 1000
-RANGE_BYTES_MAX = 44  # two sequences, in JSON
+PAGES_PER_ROW = 64
+PAGE_BYTES_MAX = 720  # a number, and 512 bytes as text
+RETURNED_PER_ROW = 1000
+RETURNED_BYTES_MAX = 60
 MARKS_PER_ROW = 500
 MARK_BYTES_MAX = 170  # eight numbers
 
@@ -37,6 +39,7 @@ class State:
         self.mailboxes: dict[str, Mailbox] = {}  # by name
         self.publishers: dict[int, Publisher] = {}
         self.clients: dict[str, Publisher] = {}  # publishers by client id
+        self.topics: dict[str, format.TopicMade] = {}  # administered ones, by logical name
         self.holes: dict[int, list[tuple[int, int]]] = {}  # segment -> (offset, size), in order
 
     # --------------------------------------------------------------------- records
@@ -44,8 +47,12 @@ class State:
     def apply(self, record: Record) -> None:
         """Take in one record; DiskError if it does not fit what came before."""
         if record.kind == format.MESSAGES:
-            spots = format.places(record.meta)
-            self.apply_messages(record.position, spots, record.messages, len(record.payload))
+            spots, settled = format.split_places(record.meta)
+            self.apply_messages(
+                record.position, spots, record.messages, len(record.payload), record.priority
+            )
+            for number, sequence in settled:
+                self.apply_settled(number, [(sequence, sequence)])
             if record.publisher:
                 self.apply_published(
                     record.position, record.publisher, record.payload, record.time_us
@@ -53,13 +60,23 @@ class State:
         elif record.kind == format.CONTROL:
             self.apply_control(format.decode_control(record.payload), record.time_us)
         elif record.kind == format.SETTLED:
-            number, ranges = format.decode_settled(record.payload)
-            mailbox = self.streams.get(number)
-            if isinstance(mailbox, Mailbox):
-                for first, last in ranges:
-                    mailbox.settle(first, last)
+            self.apply_settled(*format.decode_settled(record.payload))
 
-    def apply_messages(self, position: int, places: list[Spot], messages: int, size: int) -> None:
+    def apply_settled(self, number: int, ranges: list[Range]) -> None:
+        """Messages of a mailbox, if it is there still, are done with."""
+        mailbox = self.streams.get(number)
+        if isinstance(mailbox, Mailbox):
+            for first, last in ranges:
+                mailbox.settle(first, last)
+
+    def apply_messages(
+        self,
+        position: int,
+        places: list[Spot],
+        messages: int,
+        size: int,
+        priority: int = format.PRIORITY,
+    ) -> None:
         """Messages of this size were appended to streams."""
         streams = self.streams
         for number, sequence in places:
@@ -73,6 +90,8 @@ class State:
                 )
             stream.next_sequence = sequence + messages
             stream.size += size
+            if priority != format.PRIORITY and isinstance(stream, Mailbox):
+                stream.rank(priority, sequence, sequence + messages - 1)
 
     def apply_published(self, position: int, number: int, frames: memoryview, time_us: int) -> None:
         """They came from a publisher who is remembered."""
@@ -140,8 +159,7 @@ class State:
             made.exact,
             made.selector,
             made.owner,
-            made.quota_messages,
-            made.quota_bytes,
+            _with_quotas(made),
         )
         self.numbers = max(self.numbers, made.number + 1)
         self.streams[made.number] = self.mailboxes[made.name] = mailbox
@@ -164,8 +182,32 @@ class State:
 
     def _detached(self, detached: format.Detached, time_us: int) -> None:
         mailbox = self.mailbox(detached.number)
-        mailbox.delivered = max(mailbox.delivered, detached.delivered)
+        mailbox.delivered = detached.delivered
         mailbox.window = 0
+
+    def _mailbox_changed(self, changed: format.MailboxChanged, time_us: int) -> None:
+        mailbox = self.mailbox(changed.number)
+        del self.mailboxes[mailbox.name]
+        mailbox.name, mailbox.options = changed.name, changed.options
+        self.mailboxes[mailbox.name] = mailbox
+
+    def _reached(self, reached: format.Reached, time_us: int) -> None:
+        mailbox = self.mailbox(reached.number)
+        mailbox.delivered = max(mailbox.delivered, reached.sequence)
+
+    def _returned(self, returned: format.Returned, time_us: int) -> None:
+        mailbox = self.mailbox(returned.number)
+        for first, last, *about in returned.runs:
+            mailbox.give_back(first, last, Back(*about))
+
+    def _sought(self, sought: format.Sought, time_us: int) -> None:
+        self.mailbox(sought.number).seek(sought.sequence)
+
+    def _topic_made(self, made: format.TopicMade, time_us: int) -> None:
+        self.topics[made.name] = made
+
+    def _topic_gone(self, gone: format.TopicGone, time_us: int) -> None:
+        del self.topics[gone.name]
 
     def _hole_made(self, made: format.HoleMade, time_us: int) -> None:
         self.add_hole(made.first, made.offset, made.size)
@@ -188,7 +230,7 @@ class State:
         self.holes[first] = sorted([*holes, (offset, size)])
 
     def calm(self) -> list[int]:
-        """After a crash: nobody is attached or publishes. The mailboxes that were attached."""
+        """After a crash: nobody is attached or publishes. The mailboxes of which that is new."""
         for publisher in self.publishers.values():
             publisher.freeze()
         return [mailbox.number for mailbox in self.mailboxes.values() if mailbox.abandon()]
@@ -220,6 +262,7 @@ class State:
             for p in self.publishers.values()
         ]
         rows += [_HolesRow(first, holes) for first, holes in self.holes.items()]
+        rows += [_TopicRow(topic) for topic in self.topics.values()]
         return _pack(rows, chunk_bytes)
 
     @classmethod
@@ -254,17 +297,29 @@ class State:
             row.exact,
             row.selector,
             row.owner,
-            row.quota_messages,
-            row.quota_bytes,
+            _with_quotas(row),
         )
         mailbox.next_sequence, mailbox.size = row.next_sequence, row.size
         mailbox.indexed, mailbox.floor = row.indexed, row.floor
         mailbox.delivered, mailbox.window = row.delivered, row.window
+        mailbox.sought = row.sought
+        mailbox.ranks = {priority: Rank(low, last) for priority, low, last in row.ranks}
         self.streams[row.number] = self.mailboxes[row.name] = mailbox
 
-    def _restore_ranges(self, row: _RangesRow) -> None:
+    def _restore_settled(self, row: _SettledRow) -> None:
+        settled = self.mailbox(row.number).settled
         for first, last in row.ranges:
-            self.mailbox(row.number).settled.add(first, last)
+            settled.add(first, last)
+        for page, bits in row.pages:
+            settled.add_bits(page, bits)
+
+    def _restore_returned(self, row: _ReturnedRow) -> None:
+        returned = self.mailbox(row.number).returned
+        for sequence, *about in row.returned:
+            returned[sequence] = Back(*about)
+
+    def _restore_topic(self, row: _TopicRow) -> None:
+        self.topics[row.topic.name] = row.topic
 
     def _restore_marks(self, row: _MarksRow) -> None:
         self.streams[row.number].marks += row.marks
@@ -304,19 +359,32 @@ class _MailboxRow(msgspec.Struct, tag="mailbox"):
     exact: bool
     selector: str
     owner: str
-    quota_messages: int
-    quota_bytes: int
     next_sequence: int
     size: int
     indexed: int
     floor: int
     delivered: int
     window: int
+    options: Options = Options()
+    sought: bool = False
+    ranks: list[tuple[int, int, int]] = []
+    quota_messages: int = 0  # of those that were made before there were options
+    quota_bytes: int = 0
 
 
-class _RangesRow(msgspec.Struct, tag="settled"):
+class _SettledRow(msgspec.Struct, tag="settled"):
     number: int
-    ranges: list[Range]
+    ranges: list[Range] = []  # as it was written before there were pages
+    pages: list[tuple[int, bytes]] = []
+
+
+class _ReturnedRow(msgspec.Struct, tag="returned"):
+    number: int
+    returned: list[tuple[int, int, int, int]]
+
+
+class _TopicRow(msgspec.Struct, tag="topic"):
+    topic: format.TopicMade
 
 
 class _MarksRow(msgspec.Struct, tag="marks"):
@@ -336,7 +404,17 @@ class _HolesRow(msgspec.Struct, tag="holes"):
     holes: list[tuple[int, int]]
 
 
-_Row = _Head | _StreamRow | _MailboxRow | _RangesRow | _MarksRow | _PublisherRow | _HolesRow
+_Row = (
+    _Head
+    | _StreamRow
+    | _MailboxRow
+    | _SettledRow
+    | _ReturnedRow
+    | _MarksRow
+    | _PublisherRow
+    | _HolesRow
+    | _TopicRow
+)
 
 
 class _Chunk(msgspec.Struct):
@@ -354,6 +432,12 @@ _CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
     format.MailboxGone: State._mailbox_gone,
     format.PublisherMade: State._publisher_made,
     format.PublisherGone: State._publisher_gone,
+    format.MailboxChanged: State._mailbox_changed,
+    format.Reached: State._reached,
+    format.Returned: State._returned,
+    format.Sought: State._sought,
+    format.TopicMade: State._topic_made,
+    format.TopicGone: State._topic_gone,
     format.Attached: State._attached,
     format.Detached: State._detached,
     format.HoleMade: State._hole_made,
@@ -363,11 +447,21 @@ _RESTORERS: dict[type, Callable[[State, Any], None]] = {
     _Head: State._restore_head,
     _StreamRow: State._restore_stream,
     _MailboxRow: State._restore_mailbox,
-    _RangesRow: State._restore_ranges,
+    _SettledRow: State._restore_settled,
+    _ReturnedRow: State._restore_returned,
+    _TopicRow: State._restore_topic,
     _MarksRow: State._restore_marks,
     _PublisherRow: State._restore_publisher,
     _HolesRow: State._restore_holes,
 }
+
+
+def _with_quotas(made: format.MailboxMade | _MailboxRow) -> Options:
+    if not made.quota_messages and not made.quota_bytes:
+        return made.options
+    return msgspec.structs.replace(
+        made.options, quota_messages=made.quota_messages, quota_bytes=made.quota_bytes
+    )
 
 
 def decode_chunk(payload: Bytes) -> tuple[int, int, list[_Row]]:
@@ -388,20 +482,25 @@ def _mailbox_rows(box: Mailbox, chunk_bytes: int) -> list[_Row]:
             box.exact,
             box.selector,
             box.owner,
-            box.quota_messages,
-            box.quota_bytes,
             box.next_sequence,
             box.size,
             box.indexed,
             box.floor,
             box.delivered,
             box.window,
+            box.options,
+            box.sought,
+            [(priority, rank.low, rank.last) for priority, rank in box.ranks.items()],
         )
     ]
-    ranges = list(box.settled)
-    many = max(1, min(RANGES_PER_ROW, chunk_bytes // RANGE_BYTES_MAX))
-    for at in range(0, len(ranges), many):
-        rows.append(_RangesRow(box.number, ranges[at : at + many]))
+    pages = list(box.settled.bits())
+    many = max(1, min(PAGES_PER_ROW, chunk_bytes // PAGE_BYTES_MAX))
+    for at in range(0, len(pages), many):
+        rows.append(_SettledRow(box.number, pages=pages[at : at + many]))
+    returned = [(sequence, *rest) for sequence, rest in box.returned.items()]
+    many = max(1, min(RETURNED_PER_ROW, chunk_bytes // RETURNED_BYTES_MAX))
+    for at in range(0, len(returned), many):
+        rows.append(_ReturnedRow(box.number, returned[at : at + many]))
     return rows
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from regraft.journal.format import Range, damaged
+from regraft.journal.format import Options, Range, damaged
 from regraft.journal.ranges import Ranges
 from regraft.kernels.windows import Window
 
@@ -81,8 +82,29 @@ class Stream:
         return self.marks[0].sequence if self.marks else self.indexed + 1
 
 
+class Back(NamedTuple):
+    """A message that was delivered and came back."""
+
+    attempts: int
+    due_us: int  # not to be delivered before
+    priority: int
+
+
+@dataclass(slots=True)
+class Rank:
+    """Where a mailbox has messages of one priority."""
+
+    low: int  # none that is unsettled stands before it
+    last: int
+    drained: bool = False  # somebody who reads them has read all;
+    fresh: int = 0  # the first that was appended since, 0: none
+
+
 class Mailbox(Stream):
-    """The private stream of a durable subscription, and what its client has settled of it."""
+    """The private stream of a durable subscription, and what its clients have settled of it.
+
+    `ranks` says, of each priority but the common one, where to look for its messages.
+    """
 
     marks_max = MAILBOX_MARKS_MAX
 
@@ -94,18 +116,19 @@ class Mailbox(Stream):
         exact: bool,
         selector: str,
         owner: str,
-        quota_messages: int,
-        quota_bytes: int,
+        options: Options,
     ) -> None:
         super().__init__(number, name, pattern, exact)
         self.selector = selector
         self.owner = owner
-        self.quota_messages = quota_messages
-        self.quota_bytes = quota_bytes
+        self.options = options
         self.floor = 1  # the first sequence that is not settled
         self.settled = Ranges()  # above the floor
-        self.delivered = 0  # the highest sequence that was ever handed out
+        self.delivered = 0  # up to this sequence, any may have been handed out
         self.window = 0  # what a client that is attached may have unsettled; 0: none is attached
+        self.returned: dict[int, Back] = {}  # by sequence
+        self.ranks: dict[int, Rank] = {}  # by priority
+        self.sought = False  # to where some of it may be gone
 
     @property
     def waiting(self) -> int:
@@ -117,8 +140,8 @@ class Mailbox(Stream):
         """No sequence above it is settled."""
         return max(self.floor - 1, self.settled.highest)
 
-    def settle(self, first: int, last: int, ranges_max: int = 0) -> list[Range] | None:
-        """Settle a range; what of it was not settled before. None: there would be too many ranges.
+    def settle(self, first: int, last: int) -> list[Range]:
+        """Settle a range; what of it was not settled before.
 
         What was not sent yet cannot be settled, and is left out.
         """
@@ -126,39 +149,75 @@ class Mailbox(Stream):
         last = min(last, self.next_sequence - 1)
         if first > last:
             return []
+        if self.returned:
+            self._forget_returned(first, last)
         if first == self.floor:
+            if not self.settled:
+                self.floor = last + 1
+                return [(first, last)]
             new = self.settled.gaps(first, last)
             self.floor = self.settled.cut(last + 1)
-            self._trim()
             return new
-        if ranges_max and len(self.settled) >= ranges_max and not self.settled.touches(first, last):
-            return None
         return self.settled.add(first, last)
+
+    def _forget_returned(self, first: int, last: int) -> None:
+        if last - first < len(self.returned):
+            for sequence in range(first, last + 1):
+                self.returned.pop(sequence, None)
+        else:
+            for sequence in [one for one in self.returned if first <= one <= last]:
+                del self.returned[sequence]
+
+    def unsettled(self, first: int, last: int) -> list[Range]:
+        """What of a range is there and not settled."""
+        return self.settled.gaps(max(first, self.floor), min(last, self.next_sequence - 1))
+
+    def give_back(self, first: int, last: int, back: Back) -> None:
+        """These came back."""
+        for low, high in self.unsettled(first, last):
+            for sequence in range(low, high + 1):
+                self.returned[sequence] = back
+
+    def rank(self, priority: int, first: int, last: int) -> None:
+        """Messages of another priority than the common one were appended."""
+        known = self.ranks.get(priority)
+        if known is None or known.last < self.floor:  # none is left
+            self.ranks[priority] = Rank(first, last)
+        else:
+            known.last = last
+            if known.drained:
+                known.drained, known.fresh = False, first
+
+    def seek(self, sequence: int) -> None:
+        """Begin there again, with all that is still there."""
+        if sequence >= self.floor:
+            self.settle(self.floor, sequence - 1)
+            return
+        self.sought = True
+        self.floor = max(sequence, 1)
+        self.settled = Ranges()
+        self.returned.clear()
+        self.delivered = max(self.delivered, self.next_sequence - 1)
+        for known in self.ranks.values():
+            known.low = self.floor
 
     def abandon(self) -> bool:
         """After a crash: what a client may have had in its hands counts as delivered.
 
-        Whether one was attached.
+        What is still to come does not. Whether that has to be written down.
         """
-        if not self.window:
-            return False
-        reached = max(self.delivered, self.highest_settled + self.window)
+        reached = self.delivered
+        if self.window:
+            reached = max(reached, self.highest_settled + self.window)
+        changed = self.window > 0 or reached >= self.next_sequence
         self.delivered = min(reached, self.next_sequence - 1)
         self.window = 0
-        return True
+        return changed
 
-    def add_mark(self, mark: Mark) -> None:
-        """One more segment that holds some of it."""
-        super().add_mark(mark)
-        self._trim()
-
-    def _trim(self) -> None:
-        gone = 0
-        for mark in self.marks:
-            if mark.last >= self.floor:
-                break
-            gone += 1
-        del self.marks[:gone]
+    def first_mark(self) -> Mark | None:
+        """The first closed segment that holds something unsettled."""
+        at = bisect_left(self.marks, self.floor, key=lambda mark: mark.last)
+        return self.marks[at] if at < len(self.marks) else None
 
 
 class Publisher:

@@ -196,6 +196,7 @@ def _record(walk: Walk, view: memoryview, first: int) -> Record:
         walk.publisher,
         view[walk.meta_at : walk.payload_at],
         view[walk.payload_at : walk.end],
+        walk.priority,
     )
 
 
@@ -312,14 +313,16 @@ class Walker:
         walk = self._walk
         self._check_place(False)
         payload_at = walk.payload_at
-        places = format.places(view[walk.meta_at : payload_at])
+        places, settled = format.split_places(view[walk.meta_at : payload_at])
         messages = walk.count
         self.messages += messages
         self.contents.add(places, self.offset, messages, walk.time_us)
         if self.state is None:
             return
         end, position = walk.end, walk.position
-        self.state.apply_messages(position, places, messages, end - payload_at)
+        self.state.apply_messages(position, places, messages, end - payload_at, walk.priority)
+        for number, sequence in settled:
+            self.state.apply_settled(number, [(sequence, sequence)])
         if walk.publisher:
             frames = view[payload_at:end]
             self.state.apply_published(position, walk.publisher, frames, walk.time_us)

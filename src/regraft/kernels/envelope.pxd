@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport pointer_to
-from regraft.kernels.frame cimport HEADER, bytes_p, u32
+from regraft.kernels.frame cimport HEADER, bytes_p, cut, u32
 
 cdef enum:
     TRUNCATED = 1
@@ -19,17 +19,17 @@ cdef enum:
     NO_TOPIC = 12
     BAD_VALUE = 13
     NAMES_MAX = 512
-    FIELDS = 25
+    FIELDS = 26
     TEXTS = 0x7820C
     REPEATED = 0x80400
 
 cdef extern from *:
     """
-    static const unsigned char regraft_envelope_wire[25] = {
-        9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0};
+    static const unsigned char regraft_envelope_wire[26] = {
+        9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 1};
     static const unsigned char regraft_attribute_wire[8] = {9, 2, 0, 0, 1, 2, 2, 1};
     """
-    const unsigned char ENVELOPE_WIRE "regraft_envelope_wire"[25]
+    const unsigned char ENVELOPE_WIRE "regraft_envelope_wire"[26]
     const unsigned char ATTRIBUTE_WIRE "regraft_attribute_wire"[8]
 
 cdef inline uint64_t maximum(uint64_t number) noexcept:
@@ -65,14 +65,15 @@ cdef class Scan:
     cdef uint64_t value_raw[513]
     cdef Py_ssize_t value_end[513]
     cdef uint64_t seen
-    cdef uint64_t field_raw[25]
-    cdef Py_ssize_t field_end[25]
-    cdef int priority
+    cdef uint64_t field_raw[26]
+    cdef Py_ssize_t field_end[26]
+    cdef readonly int priority
     cdef public Py_ssize_t topic_at
     cdef public Py_ssize_t topic_end
     cdef public Py_ssize_t body_at
     cdef public Py_ssize_t body_end
     cdef public int64_t expiration
+    cdef public int64_t deliver_at
     cdef public int special
 
     @cython.locals(shift=cython.uint, value=uint64_t, c=uint64_t)
@@ -96,6 +97,12 @@ cdef class Scan:
 
 @cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, left=Py_ssize_t, expired=Py_ssize_t, earliest=int64_t, pos=Py_ssize_t, end=Py_ssize_t)
 cpdef tuple unexpired(object run, int64_t now_us)
+
+@cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, i=Py_ssize_t, start=Py_ssize_t, number=uint64_t, wire=cython.uint, found=list)
+cpdef list fields_of(object data)
+
+@cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, i=Py_ssize_t, found=list)
+cpdef list read_varints(object data)
 
 @cython.locals(scan=Scan, fault=cython.int)
 cpdef tuple examine(object data)

@@ -37,7 +37,7 @@ FAULTS = (
 
 if not cython.compiled:
     from regraft.kernels.checksum import pointer_to
-    from regraft.kernels.frame import HEADER, u32
+    from regraft.kernels.frame import HEADER, cut, u32
 
     TRUNCATED = 1
     OVERFLOW = 2
@@ -54,13 +54,13 @@ if not cython.compiled:
     BAD_VALUE = 13
 
     NAMES_MAX = 512
-    FIELDS = 25
+    FIELDS = 26
     TEXTS = 0x7820C  # bits of the fields that are strings: 2, 3, 9, 15 to 18
     REPEATED = 0x80400  # 10 and 19
 
     # Wire type of each field by its number; 9 where there is no such field.
     ENVELOPE_WIRE = bytes(
-        (9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0)
+        (9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 1)
     )
     ATTRIBUTE_WIRE = bytes((9, 2, 0, 0, 1, 2, 2, 1))
 
@@ -281,7 +281,7 @@ class Scan:
         self.names = 0
         self.topic_at = self.topic_end = -1
         self.body_at = self.body_end = 0
-        self.expiration = 0
+        self.expiration = self.deliver_at = 0
         self.priority = 4
         self.special = 0  # persistence (1); a direct address or override rules (2)
         seen = 0  # bits of the fields that are there
@@ -300,7 +300,7 @@ class Scan:
             i = self.skip(p, i, end, wire)
             if i < 0:
                 return self.fault
-            if number > 24:
+            if number > 25:
                 continue
             if wire != ENVELOPE_WIRE[number]:
                 return WRONG_WIRE_TYPE
@@ -340,10 +340,11 @@ class Scan:
                 self.field_end[number] = i
                 if number == 13:
                     self.expiration = i64(p, at)
-        if self.topic_at == self.topic_end or self.topic_end - self.topic_at > 1024:
-            return NO_TOPIC
+                elif number == 25:
+                    self.deliver_at = i64(p, at)
         self.seen = seen
-        return 0
+        missing = self.topic_at == self.topic_end or self.topic_end - self.topic_at > 1024
+        return NO_TOPIC if missing else 0
 
 
 def examine(data: Any) -> tuple[int, bytes, bytes, int, int]:
@@ -355,6 +356,51 @@ def examine(data: Any) -> tuple[int, bytes, bytes, int, int]:
     topic = bytes(data[scan.topic_at : scan.topic_end])
     body = bytes(data[scan.body_at : scan.body_end])
     return 0, topic, body, scan.expiration, scan.special
+
+
+def fields_of(data: Any) -> list[tuple[int, int, Any]] | None:
+    """Number, wire type and value of each field; None if these are no fields.
+
+    A varint is a number, all others are their bytes. `model.varint.read_fields` says the same, and
+    what is wrong.
+    """
+    scan = Scan()
+    p = pointer_to(data)
+    n = len(data)
+    found: list[tuple[int, int, Any]] = []
+    i = 0
+    while i < n:
+        i = scan.tag(p, i, n)
+        if i < 0:
+            return None
+        number = scan.value >> 3
+        wire = scan.value & 7
+        start = i
+        i = scan.skip(p, i, n, wire)
+        if i < 0:
+            return None
+        if wire == 0:
+            found.append((number, wire, scan.value))
+        else:
+            if wire == 2:
+                start = i - scan.value
+            found.append((number, wire, cut(p, start, i)))
+    return found
+
+
+def read_varints(data: Any) -> list[int] | None:
+    """The numbers of a packed field; None if these are not varints, one behind the other."""
+    scan = Scan()
+    p = pointer_to(data)
+    n = len(data)
+    found = []
+    i = 0
+    while i < n:
+        i = scan.varint(p, i, n)
+        if i < 0:
+            return None
+        found.append(scan.value)
+    return found
 
 
 def unexpired(run: Any, now_us: int) -> tuple[bytes, int, int, int]:

@@ -7,7 +7,7 @@ for, once, by the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any
 
 import msgspec
@@ -33,6 +33,16 @@ if not cython.compiled:
 
     def untrack(message: Any) -> None:
         """Tell the garbage collector to look elsewhere; interpreted, it has its way."""
+
+
+class Nothing:
+    """Nothing to wait for."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+NOTHING = Nothing()
 
 
 class ReceivedMessage:
@@ -66,8 +76,49 @@ class ReceivedMessage:
 
         Only a durable subscription wants to know that; for others it does nothing.
         """
-        if self.settler is not None:
-            self.settler(self.subscriptions, self.sequence)
+        self.accept()
+
+    # What follows acts at once: only who asks to have it confirmed has something to wait for. A
+    # message that is not out of a mailbox, or that was settled before, is left as it is.
+
+    def accept(self, confirm: bool = False) -> Awaitable[None]:
+        """Say that it is done with: it is not delivered again.
+
+        Returns at once: the node is told with all else that is settled in this round of the event
+        loop. If the node or this program dies just then, the message comes again. With `confirm`
+        it waits until the node has it on disk.
+        """
+        if self.settler is None:
+            return NOTHING
+        answer: Awaitable[None] = self.settler(self, "accept", (), confirm)
+        return answer
+
+    def release(
+        self, delay: float = 0.0, count: bool = True, elsewhere: bool = False
+    ) -> Awaitable[None]:
+        """Have it delivered again, to anybody, after `delay` seconds at the earliest.
+
+        The attempt counts, and without a delay the mailbox's `retry` says when it comes again;
+        with `count=False` it is as if it had not been delivered. `elsewhere`: not to this member.
+        """
+        if self.settler is None:
+            return NOTHING
+        answer: Awaitable[None] = self.settler(self, "release", (delay, count, elsewhere), False)
+        return answer
+
+    def reject(self, reason: str = "", confirm: bool = False) -> Awaitable[None]:
+        """Nobody can deal with it: it becomes a dead letter, with this reason."""
+        if self.settler is None:
+            return NOTHING
+        answer: Awaitable[None] = self.settler(self, "reject", (reason,), confirm)
+        return answer
+
+    def extend(self, seconds: float = 0.0) -> Awaitable[None]:
+        """It is still being worked on: its lease is `seconds` from now on, or begins anew."""
+        if self.settler is None:
+            return NOTHING
+        answer: Awaitable[None] = self.settler(self, "extend", (seconds,), False)
+        return answer
 
     @property
     def body(self) -> bytes:

@@ -32,6 +32,9 @@ cdef class Keeper:
     cdef public int refusal
     cdef Ints full
     cdef readonly int full_count
+    cdef public int64_t settles
+    cdef public int64_t sequence_settled
+    cdef public list delayed
     cdef readonly object waiting
     cdef list dirty
     cdef list confirmed
@@ -45,10 +48,10 @@ cdef class Keeper:
     cpdef void set_full(self, int slot, bint full) except *
     @cython.locals(k=Py_ssize_t, slot=int32_t)
     cdef bint is_full(self, Route route) except -1
-    @cython.locals(kept=Kept, streams=Py_ssize_t, head=Py_ssize_t)
+    @cython.locals(kept=Kept, streams=Py_ssize_t, head=Py_ssize_t, settles=int64_t)
     cdef bint keep(self, object source, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end,
-                   int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us, bytes stream,
-                   int64_t first) except -1
+                   int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us,
+                   int priority, bytes stream, int64_t first) except -1
     @cython.locals(kept=Kept)
     cdef bint note(self, object source, int64_t ordinal, bint known) except -1
     @cython.locals(last=Kept)

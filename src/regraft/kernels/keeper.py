@@ -56,6 +56,9 @@ class Keeper:
         self.refusal = 0  # an error code, while nothing is taken
         self.full = Ints()  # per slot: whether its mailbox takes no more
         self.full_count = 0
+        self.settles = 0  # a stream: the next run that is recorded settles its message
+        self.sequence_settled = 0  # with this sequence
+        self.delayed: list[tuple[int, int, int, bytes, int]] = []  # due, sequence, id, topic, size
         self.waiting: deque[Kept] = deque()
         self.dirty: list[Outlet] = []
         self.confirmed: list[tuple[int, int, int, bool]] = []  # ordinal, count, takers, known
@@ -94,6 +97,7 @@ class Keeper:
         ordinal: int,
         expiration: int,
         now_us: int,
+        priority: int,
         stream: bytes,
         first: int,
     ) -> bool:
@@ -105,10 +109,21 @@ class Keeper:
         kept.expiration = expiration
         streams = route.slots.n
         if streams:
+            settles = self.settles
             kept.until = self.recorder.append_run(
-                p, start, end, count, source.publisher, route.slots, now_us
+                p,
+                start,
+                end,
+                count,
+                source.publisher,
+                route.slots,
+                now_us,
+                priority,
+                settles,
+                self.sequence_settled,
             )
-            head = RECORD + TAKER * streams
+            self.settles = 0
+            head = RECORD + TAKER * (streams + (1 if settles > 0 else 0))
             kept.at = kept.until - ((head + kept.size + 7) & ~7) + head
             self.kept += count
         else:

@@ -37,6 +37,7 @@ cdef class Source:
     cdef public int64_t publisher
     cdef public Window window
     cdef public Outlet outlet
+    cdef public bint again
     cdef bint foreign
     cdef readonly bytes stream
     cdef bytes kept_stream
@@ -55,6 +56,8 @@ cdef class Lane:
     cdef public Keeper keeper
     cdef public long long generation
     cdef public Outlet only
+    cdef public Route later
+    cdef public object postpone
     cdef public bytes mark
     cdef public bint trusting
     cdef long long last_stream
@@ -75,6 +78,7 @@ cdef class Lane:
     cdef Py_ssize_t run_count
     cdef int64_t run_expiration
     cdef int64_t run_ordinal
+    cdef int run_priority
     cdef int64_t run_first
     cdef readonly long long messages
     cdef readonly long long size
@@ -96,8 +100,10 @@ cdef class Lane:
     @cython.locals(seen=Seen)
     cdef Seen find_stream(self, bytes stream)
     cdef void name_stream(self, Source source) except *
-    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice, link=Outlet, ordinal=int64_t, seen=Seen)
+    @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice, link=Outlet, ordinal=int64_t, seen=Seen, persists=bint)
     cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
+    @cython.locals(scan=Scan, keeper=Keeper, later=Route, route=Route, id=uint64_t, due=int64_t, sequence=int64_t, topic=bytes)
+    cdef void delay(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
     @cython.locals(keeper=Keeper, kept=Route, scan=Scan, verdict=cython.int, refusal=cython.int)
     cdef Route persistent(self, Source source, Route route, object view, bytes_p p, int64_t now_us)
     @cython.locals(keeper=Keeper)

@@ -88,6 +88,7 @@ class Source:
         self.publisher = 0  # its number in the journal, once it published something persistent
         self.window: Window | None = None
         self.outlet: Outlet | None = None  # of a link: what comes from it does not go back
+        self.again = False  # what it publishes was taken before: it is not judged once more
         self.foreign = False  # what comes has an origin elsewhere:
         self.stream = b""  # the stream, encoded,
         self.kept_stream = b""  # that of persistent messages, which keep an order of their own,
@@ -121,6 +122,8 @@ class Lane:
         self.keeper: Keeper | None = None  # without one nothing persistent is taken
         self.generation = 0  # grows when routes change
         self.only: Outlet | None = None  # nobody else gets anything
+        self.later: Route | None = None  # to where messages wait for their time,
+        self.postpone: Callable[[], Route] | None = None  # asked when it is needed first
         self.mark = b"\x09" + mark.to_bytes(8, "little")  # what the streams of this node begin with
         self.trusting = False  # a planted bug: streams are taken as they come
         self.last_stream = 0
@@ -143,6 +146,7 @@ class Lane:
         self.run_count = 0
         self.run_expiration = 0
         self.run_ordinal = 0  # of its last message
+        self.run_priority = 0
         self.run_first = 0  # where its stream is with the first
         self.messages = 0
         self.size = 0
@@ -293,24 +297,66 @@ class Lane:
         if route.refusal or scan.special > 1:
             self.refuse(source, route.refusal or NOT_SUPPORTED)
             return
+        if scan.deliver_at > now_us and source.outlet is None and not source.again:
+            self.delay(source, view, p, pos, end, now_us)
+            return
+        persists = route.persists
         if route.choice is not None:
             choice: Choice = route.choice
             link = source.outlet
             route = choice.decide(scan, p, pos + HEADER, end, 0 if link is None else link.bit)
-        if scan.special and self.only is None and (source.outlet is None or self.keeper):
+        if (
+            (scan.special or (persists and self.keeper))
+            and self.only is None
+            and (source.outlet is None or self.keeper)
+        ):
             route = self.persistent(source, route, view, p, now_us)
             if route is None:
                 return
-        if route is not self.run_route or pos != self.run_end:
+        if (
+            route is not self.run_route
+            or pos != self.run_end
+            or (route.waits and scan.priority != self.run_priority)
+        ):
             self.emit(source, view, p, now_us)
             self.run_route = route
             self.run_start = pos
+            self.run_priority = scan.priority
             self.run_first = ordinal
         self.run_end = end
         self.run_ordinal = source.messages
         self.run_count += 1
         if scan.expiration and (self.run_expiration == 0 or scan.expiration < self.run_expiration):
             self.run_expiration = scan.expiration
+
+    def delay(self, source: Source, view: Any, p: Any, pos: int, end: int, now_us: int) -> None:
+        """Put a message that is not to be delivered yet where it waits for its time."""
+        scan = self.scan
+        keeper = self.keeper
+        later = self.later
+        if keeper is None or self.postpone is None or not scan.special:
+            self.refuse(source, NOT_SUPPORTED)
+            return
+        self.emit(source, view, p, now_us)
+        if later is None:
+            later = self.postpone()
+        route = self.persistent(source, later, view, p, now_us)
+        if route is None:
+            return
+        self.run_route = route
+        self.run_start = pos
+        self.run_end = end
+        self.run_count = 1
+        self.run_ordinal = source.messages
+        self.run_first = source.messages
+        self.run_priority = scan.priority
+        self.run_expiration = 0
+        id = u64(p, scan.field_end[1] - 8) if scan.seen >> 1 & 1 else 0
+        due = scan.deliver_at
+        topic = cut(p, scan.topic_at, scan.topic_end)
+        self.emit(source, view, p, now_us)
+        sequence = keeper.recorder.next_sequence(route.slots.a[0]) - 1
+        keeper.delayed.append((due, sequence, id, topic, end - pos))
 
     def persistent(
         self, source: Source, route: Route, view: Any, p: Any, now_us: int
@@ -328,7 +374,7 @@ class Lane:
         if refusal == 0 and keeper.full_count and keeper.is_full(kept):
             refusal = MAILBOX_FULL
         scan = self.scan
-        if scan.seen >> 11 & 1 and source.outlet is None:
+        if scan.seen >> 11 & 1 and source.outlet is None and not source.again:
             if source.window is None and self.introduce is not None:
                 self.introduce(source)
                 if source.window is None and refusal == 0:  # a repetition would not be noticed
@@ -401,6 +447,7 @@ class Lane:
                 self.run_ordinal,
                 self.run_expiration,
                 now_us,
+                self.run_priority,
                 source.kept_stream,
                 self.run_first,
             )

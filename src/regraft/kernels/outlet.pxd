@@ -63,6 +63,10 @@ cdef class Route:
     cdef readonly list subscriptions
     cdef readonly int refusal
     cdef readonly object choice
-    cdef Ints slots
-    cdef bint waits
-    cdef Route kept
+    cdef public Ints slots
+    cdef public bint waits
+    cdef public bint persists
+    cdef public Route kept
+
+    @cython.locals(route=Route)
+    cpdef Route persisting(self)

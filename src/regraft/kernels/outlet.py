@@ -200,4 +200,16 @@ class Route:
         self.choice = choice
         self.slots = Ints()
         self.waits = False  # for the journal
+        self.persists = False  # what is not persistent is taken for it
         self.kept: Route | None = None
+
+    def persisting(self) -> Route:
+        """The same for a topic where everything is kept."""
+        route = Route([], self.refusal, self.choice)
+        route.outlets = self.outlets
+        route.subscriptions = self.subscriptions
+        route.slots = self.slots
+        route.waits = self.waits
+        route.kept = self.kept
+        route.persists = True
+        return route

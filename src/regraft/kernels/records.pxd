@@ -31,6 +31,7 @@ cdef enum:
     ROW = 40
     ENTRY = 12
     TRAILER = 64
+    PRIORITY = 4
     BLOCK_BYTES = 4096
     PLACED_MIN = 65536
     ROOMS_MAX = 256
@@ -39,8 +40,10 @@ cdef enum:
 cdef extern from *:
     """
     #define REGRAFT_U32_MAX 0xFFFFFFFFLL
+    #define REGRAFT_SETTLES 0x80000000LL
     """
     const int64_t U32_MAX "REGRAFT_U32_MAX"
+    const int64_t SETTLES "REGRAFT_SETTLES"
 
 cdef inline void put_i64(writable_p p, Py_ssize_t i, int64_t value) noexcept:
     memcpy(p + i, &value, 8)
@@ -142,6 +145,9 @@ cdef class Recorder:
     cdef Longs counts
     cdef Longs sizes
     cdef Ints rows
+    cdef Ints touched
+    cdef Ints fresh
+    cdef list ranked
     cdef list free
 
     cpdef void open(self, int64_t first, int64_t position, int64_t epoch, int64_t time_us) except *
@@ -165,13 +171,18 @@ cdef class Recorder:
     cpdef int64_t append(self, int kind, bytes payload, int64_t now_us, int64_t count=*,
                          int64_t publisher=*) except -1
     @cython.locals(order=Ints, meta=Py_ssize_t, size=Py_ssize_t, offset=int64_t, at=Py_ssize_t,
-                   target=writable_p, place=Py_ssize_t, k=Py_ssize_t, slot=int32_t,
+                   target=writable_p, place=Py_ssize_t, k=Py_ssize_t, slot=int32_t, kind=int,
                    number=int64_t, sequence=int64_t, row=int32_t)
     cdef int64_t append_run(self, bytes_p p, Py_ssize_t start, Py_ssize_t end, int64_t count,
-                            int64_t publisher, Ints slots, int64_t now_us) except -1
+                            int64_t publisher, Ints slots, int64_t now_us, int priority,
+                            int64_t settles, int64_t sequence_settled) except -1
     @cython.locals(p=bytes_p, given=Ints)
     cpdef int64_t append_frames(self, object view, int64_t count, int64_t publisher, list slots,
-                                int64_t now_us) except -1
+                                int64_t now_us, int priority=*, int64_t settles=*,
+                                int64_t sequence_settled=*) except -1
+    cpdef list take_ranked(self)
+    @cython.locals(k=Py_ssize_t)
+    cpdef list take_touched(self)
     @cython.locals(least=Py_ssize_t, start=Py_ssize_t, index=Py_ssize_t, offset=int64_t,
                    k=Py_ssize_t, slot=int32_t)
     cdef bint make_room(self, Py_ssize_t size, Ints slots, int64_t now_us) except -1
@@ -193,6 +204,7 @@ cdef class Walk:
     cdef readonly int64_t need
     cdef int64_t trusted
     cdef readonly int kind
+    cdef readonly int priority
     cdef readonly int64_t count
     cdef readonly int64_t publisher
     cdef readonly int64_t time_us

@@ -55,7 +55,9 @@ if not cython.compiled:
     ROW = 40  # a stream of an index,
     ENTRY = 12  # and one of its records
     TRAILER = 64
+    PRIORITY = 4  # of most messages; the others have theirs in the flags of their record
     U32_MAX = 0xFFFFFFFF
+    SETTLES = 1 << 31  # marks what stands behind the streams of a record: done with by it
 
     def put_i64(p: Any, i: int, value: int) -> None:
         """Write a number as eight bytes at i."""
@@ -255,6 +257,9 @@ class Recorder:
         self.counts = Longs()
         self.sizes = Longs()
         self.rows = Ints()  # in the index, -1 if it is not known
+        self.touched = Ints()  # slots that got something since `take_touched`, each once
+        self.fresh = Ints()  # of each slot: whether it is among them
+        self.ranked: list[tuple[int, int, int, int]] = []  # slot, priority, first sequence, count
         self.free: list[int] = []
 
     def open(self, first: int, position: int, epoch: int, time_us: int) -> None:
@@ -305,6 +310,7 @@ class Recorder:
             self.counts.push(0)
             self.sizes.push(0)
             self.rows.push(0)
+            self.fresh.push(0)
         self.numbers.a[slot] = number
         self.next.a[slot] = next_sequence
         self.counts.a[slot] = 0
@@ -377,18 +383,30 @@ class Recorder:
         return position
 
     def append_run(
-        self, p: Any, start: int, end: int, count: int, publisher: int, slots: Ints, now_us: int
+        self,
+        p: Any,
+        start: int,
+        end: int,
+        count: int,
+        publisher: int,
+        slots: Ints,
+        now_us: int,
+        priority: int,
+        settles: int,
+        sequence_settled: int,
     ) -> int:
         """Add the `count` message frames p[start:end], for all these slots; the position after it.
 
-        ValueError, with nothing changed, if it is too large for a segment.
+        All have the same priority. With the same record a message of the stream `settles` is done
+        with, if that is above 0. ValueError, with nothing changed: it does not fit into a segment.
         """
         order = self.ascending(slots)
-        meta = TAKER * order.n
+        meta = TAKER * order.n + (TAKER if settles > 0 else 0)
         size = RECORD + meta + end - start
         self.make_room(size, order, now_us)
         offset = self.position - self.first
-        at = self.begin(MESSAGES, size, count, meta, publisher, now_us)
+        kind = MESSAGES | (priority ^ PRIORITY) << 12
+        at = self.begin(kind, size, count, meta, publisher, now_us)
         target = writable(self.buffer)
         place = at + RECORD
         for k in range(order.n):
@@ -403,12 +421,29 @@ class Recorder:
             self.next.a[slot] = sequence + count
             self.counts.a[slot] += count
             self.sizes.a[slot] += end - start
+            if self.fresh.a[slot] == 0:
+                self.fresh.a[slot] = 1
+                self.touched.push(slot)
+            if priority != PRIORITY:
+                self.ranked.append((slot, priority, sequence, count))
+        if settles > 0:
+            put_u32(target, place, settles | SETTLES)
+            put_i64(target, place + 4, sequence_settled)
+            place += TAKER
         copy(target, place, p, start, end)
         put_u32(target, at, crc32c_at(target, at + 4, at + size))
         return self.position
 
     def append_frames(
-        self, view: Any, count: int, publisher: int, slots: list[int], now_us: int
+        self,
+        view: Any,
+        count: int,
+        publisher: int,
+        slots: list[int],
+        now_us: int,
+        priority: int = 4,
+        settles: int = 0,
+        sequence_settled: int = 0,
     ) -> int:
         """The same for all of `view`, which is looked at before."""
         p = pointer_to(view)
@@ -417,7 +452,29 @@ class Recorder:
         given = Ints()
         for slot in slots:
             given.push(slot)
-        return self.append_run(p, 0, len(view), count, publisher, given, now_us)
+        return self.append_run(
+            p, 0, len(view), count, publisher, given, now_us, priority, settles, sequence_settled
+        )
+
+    @property
+    def ranks_waiting(self) -> bool:
+        """Whether `take_ranked` has something."""
+        return len(self.ranked) > 0
+
+    def take_ranked(self) -> list[tuple[int, int, int, int]]:
+        """What has another priority since the last call: slot, priority, first sequence, count."""
+        ranked = self.ranked
+        self.ranked = []
+        return ranked
+
+    def take_touched(self) -> list[int]:
+        """The slots that got messages since the last call."""
+        taken = []
+        for k in range(self.touched.n):
+            taken.append(self.touched.a[k])
+            self.fresh.a[self.touched.a[k]] = 0
+        self.touched.n = 0
+        return taken
 
     def make_room(self, size: int, slots: Ints, now_us: int) -> bool:
         """Go on to the next segment if a record of `size` bytes does not fit into this one."""
@@ -534,6 +591,7 @@ class Walk:
         self.need = 0  # bytes that the record at hand needs, if the view was too short
         self.trusted = -1  # a position: the record there is not checked once more
         self.kind = 0
+        self.priority = 0  # of messages
         self.count = 0
         self.publisher = 0
         self.time_us = 0
@@ -578,6 +636,7 @@ class Walk:
         if position != self.trusted and crc32c_at(p, at + 4, at + checked) != u32(p, at):
             return BAD
         self.kind = p[at + 44]
+        self.priority = p[at + 45] >> 4 ^ PRIORITY
         self.count = u32(p, at + 32)
         self.publisher = u32(p, at + 40)
         self.time_us = i64(p, at + 16)

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 from regraft.kernels.arrays cimport Longs
 from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.envelope cimport Scan, i64
-from regraft.kernels.frame cimport HEADER, TRANSFER, bytes_p, cut, put_header, put_u32, u32, writable, writable_p
+from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, put_header, put_u32, u32, writable, writable_p
 from regraft.kernels.outlet cimport copy, copy_bytes, is_topic
 from regraft.kernels.records cimport BAD, FOUND, INDEX, MESSAGES, SHORT, TAKER, Walk, whole_frames
 from regraft.kernels.selection cimport TRUE, Test
@@ -23,6 +23,10 @@ cdef enum:
 
 cdef Py_ssize_t put_varint(writable_p p, Py_ssize_t at, int64_t value) noexcept
 
+@cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t,
+               last=Py_ssize_t, k=cython.int, kind=cython.int)
+cpdef list keyed(object data, bytes name)
+
 @cython.final
 cdef class Reader:
     cdef Longs streams
@@ -34,8 +38,11 @@ cdef class Reader:
     cdef public int64_t base
     cdef public int64_t delivery_count
     cdef public int64_t since_us
+    cdef public int priority
     cdef public int64_t until_us
     cdef public list skip
+    cdef public bytes bits
+    cdef public int64_t bits_from
     cdef Py_ssize_t skip_next
     cdef int64_t skip_first
     cdef int64_t skip_last
@@ -50,6 +57,8 @@ cdef class Reader:
     cdef readonly int64_t messages
     cdef readonly int64_t size
     cdef readonly list runs
+    cdef readonly list lost
+    cdef readonly list gone
     cdef int64_t messages_left
     cdef int64_t bytes_left
     cdef bytes ids
@@ -74,14 +83,16 @@ cdef class Reader:
                     int64_t bytes_max, bytes ids) except *
     @cython.locals(walk=Walk, meta=Py_ssize_t, taker=Py_ssize_t, stream=int64_t, sequence=int64_t,
                    count=int64_t, done=int64_t, pos=Py_ssize_t, start=Py_ssize_t, number=int64_t,
-                   status=cython.int, i=int64_t, end=Py_ssize_t, answer=cython.int)
+                   status=cython.int, i=int64_t, end=Py_ssize_t, answer=cython.int,
+                   missing=int64_t)
     cdef int read(self, bytes_p p, int64_t now_us) except -1
     @cython.locals(k=Py_ssize_t, stream=int64_t, low=Py_ssize_t, high=Py_ssize_t,
                    middle=Py_ssize_t)
     cdef Py_ssize_t find(self, bytes_p p, Py_ssize_t at, Py_ssize_t takers) noexcept
-    @cython.locals(scan=Scan)
+    @cython.locals(scan=Scan, k=int64_t)
     cdef int wants(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t sequence,
                    int64_t now_us) except -1
+    cdef bint miss(self, int64_t sequence) except -1
     @cython.locals(scan=Scan, tag=uint64_t)
     cdef bint skim(self, bytes_p p, Py_ssize_t i, Py_ssize_t end) noexcept
     cdef void next_skip(self, int64_t sequence) except *

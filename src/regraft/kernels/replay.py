@@ -26,7 +26,16 @@ if not cython.compiled:
     from regraft.kernels.arrays import Longs
     from regraft.kernels.checksum import pointer_to
     from regraft.kernels.envelope import Scan, i64
-    from regraft.kernels.frame import HEADER, TRANSFER, cut, put_header, put_u32, u32, writable
+    from regraft.kernels.frame import (
+        HEADER,
+        MESSAGE,
+        TRANSFER,
+        cut,
+        put_header,
+        put_u32,
+        u32,
+        writable,
+    )
     from regraft.kernels.outlet import copy, copy_bytes, is_topic
     from regraft.kernels.records import (
         BAD,
@@ -53,6 +62,7 @@ if not cython.compiled:
     EXPIRATION = 0x69  # the tag of the envelope's field 13, eight bytes
 
 
+SCAN = Scan()  # large, and of use only within a fill: all readers have the same
 VERDICTS_MAX = 4096  # topics that are remembered
 OUTPUT_KEPT = 1 << 20  # a larger buffer is let go when it was handed out
 
@@ -65,6 +75,34 @@ def put_varint(p: Any, at: int, value: int) -> int:
         at += 1
     p[at] = value
     return at + 1
+
+
+def keyed(data: Any, name: bytes) -> list[tuple[int, int, bytes]]:
+    """The messages in frames that a reader put out: start, end, and what the attribute `name` is.
+
+    It is the value's field and bytes, so that 1 and "1" differ; b"" where there is none.
+    """
+    found = []
+    scan = Scan()
+    p = pointer_to(data)
+    n = len(data)
+    pos = 0
+    while n - pos >= HEADER:
+        end = pos + 4 + u32(p, pos)
+        if p[pos + 4] == MESSAGE:
+            key = b""
+            if scan.scan(p, pos + HEADER, end) == 0:
+                for k in range(scan.names):
+                    at = scan.name_at[k]
+                    if scan.name_field[k] == 10 and cut(p, at, at + scan.name_length[k]) == name:
+                        kind = scan.value_kind[k]
+                        key = b"%d:%d" % (kind, scan.value_raw[k])
+                        if kind == 5 or kind == 6:
+                            last = scan.value_end[k]
+                            key = b"%d:" % kind + cut(p, last - scan.value_raw[k], last)
+            found.append((pos, end, key))
+        pos = end
+    return found
 
 
 class Reader:
@@ -92,13 +130,16 @@ class Reader:
         self.verdict = False  # and whether it is wanted
         self.base = 0  # the offset in the segment's file of the view's first byte
         self.since_us = 0  # records that are older are passed over
+        self.priority = -1  # those of another priority, too, unless it is -1
         self.until_us = 0  # above 0: it ends before the first record that is not older
         self.delivery_count = 0  # above 0: what goes out is marked so
         self.skip: list[tuple[int, int]] = []  # first and last of what is settled, in order
+        self.bits = b""  # the same, a bit for each sequence
+        self.bits_from = 0  # from this one on
         self.skip_next = 0
         self.skip_first = self.skip_last = -1
         self.walk = Walk()
-        self.scan = Scan()
+        self.scan = SCAN
         self.status = 0  # why the last fill went no further: as a walk, or CLOSED
         self.next_sequence = 0
         self.until = 0
@@ -108,6 +149,8 @@ class Reader:
         self.messages = 0  # in the output; all three stay until the fill after `out`
         self.size = 0  # bytes of their frames
         self.runs: list[tuple[int, int]] = []  # first sequence and count of each transfer
+        self.lost: list[tuple[int, int]] = []  # first and last of what the last fill did not find,
+        self.gone: list[tuple[int, int]] = []  # and of what had expired
         self.messages_left = 0
         self.bytes_left = 0
         self.ids = b""
@@ -188,6 +231,8 @@ class Reader:
             self.size = 0
             self.runs = []
         self.close_run()
+        self.lost = []
+        self.gone = []
         self.status = FOUND
         self.next_sequence = next_sequence
         self.until = until
@@ -212,7 +257,13 @@ class Reader:
         sequence = i64(p, taker + 4)
         if sequence >> 62:
             return BAD
-        if walk.time_us < self.since_us:
+        if self.streams.n == 1 and sequence > self.next_sequence:
+            missing = min(sequence, self.until)
+            self.lost.append((self.next_sequence, missing - 1))
+            self.next_sequence = missing
+            if sequence >= self.until:
+                return PART
+        if walk.time_us < self.since_us or (self.priority >= 0 and walk.priority != self.priority):
             if self.streams.n == 1 and sequence + walk.count > self.next_sequence:
                 self.next_sequence = sequence + walk.count
             return FOUND
@@ -285,6 +336,9 @@ class Reader:
             self.next_skip(sequence)
         if self.skip_first <= sequence <= self.skip_last:
             return NO
+        k = sequence - self.bits_from
+        if k >= 0 and k >> 3 < len(self.bits) and self.bits[k >> 3] >> (k & 7) & 1:
+            return NO
         scan = self.scan
         self.scanned += 1
         if self.test is None and self.topics is None:
@@ -294,6 +348,7 @@ class Reader:
             return MALFORMED
         if scan.expiration and scan.expiration <= now_us:
             self.expired += 1
+            self.miss(sequence)
             return NO
         if self.topics is not None:
             if not is_topic(self.topic, p, scan.topic_at, scan.topic_end):
@@ -303,6 +358,14 @@ class Reader:
         if self.test is not None and self.test.evaluate(scan, p, pos + HEADER, end) != TRUE:
             return NO
         return YES
+
+    def miss(self, sequence: int) -> bool:
+        """A message had expired."""
+        first = sequence
+        if self.gone and self.gone[len(self.gone) - 1][1] == sequence - 1:
+            first = self.gone.pop()[0]
+        self.gone.append((first, sequence))
+        return True
 
     def skim(self, p: Any, i: int, end: int) -> bool:
         """Find the expiration of the envelope p[i:end], and nothing else; whether it has an end."""

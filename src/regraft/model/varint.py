@@ -120,9 +120,13 @@ class Scalar:
 
     def read(self, raw: Raw) -> Any:
         """The value of a field that is said to be of this kind."""
-        if raw.wire != self.wire:
-            raise Malformed(f"wire type {raw.wire} where {self.name} has {self.wire}")
-        return self.unpack(raw.value)
+        return self.take(raw.wire, raw.value)
+
+    def take(self, wire: int, value: int | bytes) -> Any:
+        """The same of a field in parts."""
+        if wire != self.wire:
+            raise Malformed(f"wire type {wire} where {self.name} has {self.wire}")
+        return self.unpack(value)
 
 
 def _whole(value: Any, low: int, high: int) -> int:
@@ -134,12 +138,10 @@ def _whole(value: Any, low: int, high: int) -> int:
 
 
 def _unsigned(name: str, high: int) -> Scalar:
-    return Scalar(
-        name,
-        VARINT,
-        lambda value: write_varint(_whole(value, 0, high)),
-        lambda value: _whole(value, 0, high),
-    )
+    def unpack(value: int) -> int:
+        return value if value <= high else _whole(value, 0, high)
+
+    return Scalar(name, VARINT, lambda value: write_varint(_whole(value, 0, high)), unpack)
 
 
 def _fixed(name: str, layout: str, low: int, high: int) -> Scalar:

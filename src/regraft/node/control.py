@@ -11,6 +11,7 @@ from regraft.kernels.plan import Plan, plan_of
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
 from regraft.model.topics import check_pattern
+from regraft.node import administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, Connection, State
 from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
@@ -59,6 +60,7 @@ class Control:
         self._report = report
         self.clients: dict[str, Connection] = {}
         self.storage: Storage | None = None
+        self.administration: administration.Administration | None = None
         self.network: Network | None = None
 
     @property
@@ -207,10 +209,13 @@ class Control:
             )
         if message.durable and (message.until_sequence or message.until_time):
             raise LocalError("not-supported", "a durable subscription has no end")
-        if message.durable:
-            self.storage.open_mailbox(c, message, plan, now)
+        mailroom = self.storage.mailroom
+        if message.browse:
+            mailroom.open_look(c, message, now)
+        elif message.durable:
+            mailroom.open_mailbox(c, message, plan, now)
         else:
-            self.storage.open_replay(c, message, now)
+            mailroom.open_replay(c, message, now)
 
     def _plan(self, text: str) -> Plan | None:
         if not text:
@@ -225,15 +230,15 @@ class Control:
         if message.id == 0:
             raise LocalError("bad-pattern", "a subscription's id must be above 0")
         if message.id in held or (
-            self.storage is not None and self.storage.cursors.get(c.key, message.id)
+            self.storage is not None and self.storage.mailroom.reads(c.key, message.id)
         ):
             raise LocalError(
                 "subscription-in-use", f"this session already has a subscription {message.id}"
             )
         check_pattern(message.pattern)
         limits = self._limits
-        replays = self.storage.cursors.replays.get(c.key, 0) if self.storage is not None else 0
-        if len(held) + replays >= limits.subscriptions_per_session:
+        reading = self.storage.mailroom.reading(c.key) if self.storage is not None else ()
+        if len({*held, *reading}) >= limits.subscriptions_per_session:
             raise LocalError(
                 "limit-exceeded",
                 f"a session has {limits.subscriptions_per_session} subscriptions at most "
@@ -254,7 +259,9 @@ class Control:
         """Route to it no more, then confirm, once what was on its way has come."""
         storage = self.storage
         try:
-            reads = storage is not None and storage.close(c, message.id, now, message.remove)
+            reads = storage is not None and storage.mailroom.close(
+                c, message.id, now, message.remove
+            )
             held = message.id in self._router.held(c.key)
             if not held and not reads:
                 raise LocalError(
@@ -287,7 +294,7 @@ class Control:
         try:
             if self.storage is None:
                 raise LocalError("not-supported", "this node keeps no journal")
-            self.storage.settle(c, message, now)
+            self.storage.mailroom.settle(c, message, now)
         except RegraftError as error:
             report = native.Error.of(error, subscription=message.subscription, settlement=True)
             self._outflow.send_in_place(c, report, now)
@@ -303,18 +310,33 @@ class Control:
     def command(self, c: Connection, message: peers.Command, now: Now) -> None:
         """Somebody wants something done by this node."""
         assert c.session is not None
+
+        def done(answer: dict[str, Any] | RegraftError, now: Now) -> None:
+            if c.state is not OPEN:
+                return
+            if isinstance(answer, RegraftError):
+                self._outflow.send_in_place(c, native.Error.of(answer), now)
+            else:
+                data = json.dumps(answer).encode()
+                self._outflow.send_in_place(c, peers.Done(message.token, data), now)
+
         try:
             if not self._authorize(c.session.principal, "administer", message.what):
                 raise LocalError(
                     "not-authorized", f"{c.session.principal} may not administer this node"
                 )
+            if message.what in administration.COMMANDS:
+                if self.administration is None:
+                    raise LocalError("not-supported", "this node keeps no journal")
+                self.administration.command(message.what, message.json, now, done)
+                return
             if self.network is None:
                 raise LocalError("not-supported", "this node takes part in no network")
             answer = self.network.operating.command(message.what, message.json, now)
         except RegraftError as error:
             self._outflow.send_in_place(c, native.Error.of(error), now)
             return
-        self._outflow.send_in_place(c, peers.Done(message.token, json.dumps(answer).encode()), now)
+        done(answer, now)
 
     # ------------------------------------------------------------------------ life
 
@@ -333,7 +355,7 @@ class Control:
         """A subscriber allows more."""
         self._outflow.credit(c, message, now)
         if self.storage is not None:
-            self.storage.cursors.resume(c.key, now)
+            self.storage.mailroom.resume(c.key, now)
 
     def heartbeat(self, c: Connection, message: native.Heartbeat, now: Now) -> None:
         """A sign of life; one with a token is answered in its place."""

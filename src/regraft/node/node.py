@@ -14,6 +14,7 @@ from regraft.kernels.lane import Source
 from regraft.kernels.outlet import Outlet
 from regraft.limits import CHUNK_BYTES, Limits
 from regraft.model.identity import Identity
+from regraft.node.administration import Administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, PEERED, PREFACE, Connection
 from regraft.node.control import Control
 from regraft.node.deadlines import Deadlines
@@ -130,6 +131,10 @@ class Node:
             confirm_early,
         )
         self._storage.retain(streams, now)
+        self._storage.mailroom.delays.begin(now)
+        self._control.administration = Administration(
+            self._storage.mailroom, self._router, self._limits, self.identity.name
+        )
         self._storage.tick(now)
 
     def join(self, joining: Joining, now: Now) -> None:
@@ -235,7 +240,7 @@ class Node:
         if c is not None:
             self._outflow.unsent(c, event.size, now)
             if self._storage is not None and event.size == 0:
-                self._storage.cursors.resume(c.key, now)
+                self._storage.mailroom.resume(c.key, now)
 
     def _on_persisted(self, event: Persisted, now: Now) -> None:
         if self._storage is not None:
@@ -427,6 +432,10 @@ class Node:
                 self._drained(now)
             elif what == "journal" and self._storage is not None:
                 self._storage.tick(now)
+            elif what == "lease" and self._storage is not None:
+                self._storage.mailroom.boxes.overdue(key, now)
+            elif what == "delayed" and self._storage is not None:
+                self._storage.mailroom.delays.due(now)
             elif what == "network" and self._network is not None:
                 self._network.tick(now)
             elif what == "depart":
@@ -443,7 +452,7 @@ class Node:
             elif what == "heartbeat":
                 self._heartbeat(c, now)
             elif what == "pace" and self._storage is not None:
-                self._storage.cursors.resume(key, now)
+                self._storage.mailroom.cursors.resume(key, now)
             elif what == "stall":
                 failure = self._outflow.stall(c, now)
                 if failure is not None:
@@ -520,7 +529,7 @@ class Node:
         elif what == "topology":
             return self.topology()
         elif what == "journal" and self._storage is not None:
-            found = self._storage.rows()
+            found = self._storage.mailroom.rows()
             shown = found[:rows_max]
             counters = self._storage.snapshot()
             return {**counters, "rows": shown, "total": len(found), "shown": len(shown)}

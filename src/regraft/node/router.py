@@ -20,11 +20,12 @@ from regraft.kernels.outlet import Outlet, Route
 from regraft.kernels.plan import Plan
 from regraft.kernels.takers import PASSING, Choice, Takers
 from regraft.limits import Limits
-from regraft.model.topics import check_topic
+from regraft.model.topics import check_topic, matches
 
 Authorize = Callable[[str, str, str], bool]  # (principal, action, topic) -> yes or no
 Watch = Callable[[bool, str, bool, str], None]  # (more or less, pattern, exact, selector)
 _NONE: dict[int, int] = {}
+NODE = "$node"  # the principal of what the node itself publishes
 REMOVED_AT_ONCE = 100  # subscriptions of those who are gone, in one step
 
 
@@ -64,6 +65,7 @@ class Router:
         self._left_over = 0  # subscriptions of those
         self._watch: Watch | None = None  # told what is wanted here, and what no more
         self._unwatched: dict[int, None] = {}  # what it was not told of yet, as takers know it
+        self._persistent: list[tuple[str, bool]] = []  # topics where everything is kept
         self._refused = {
             name: Route([], refusal=CODES[name].number) for name in ("bad-topic", "not-authorized")
         }
@@ -284,14 +286,23 @@ class Router:
             check_topic(text)
         except LocalError:
             return self._refused["bad-topic"]
-        if not self._authorize(self._principals[source.key], "publish", text):
+        if not self._authorize(self._principals.get(source.key, NODE), "publish", text):
             return self._refused["not-authorized"]
         route = self._routes.get(topic)
         if route is None:
             if len(self._routes) >= self._limits.topics_cached:
                 self._forget_routes()
-            route = self._routes[topic] = self._work_out(topic)
+            route = self._work_out(topic)
+            if any(matches(pattern, text, exact) for pattern, exact in self._persistent):
+                route = route.persisting()
+            self._routes[topic] = route
         return route
+
+    def set_persistent(self, patterns: list[tuple[str, bool]]) -> None:
+        """What is published to these topics is kept, whatever its publisher says."""
+        if patterns != self._persistent:
+            self._persistent = patterns
+            self._changed(True)
 
     def _work_out(self, topic: bytes) -> Route:
         fixed, patterns, search = self.index.of_topic(topic)

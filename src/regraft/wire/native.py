@@ -113,6 +113,15 @@ class StallPolicy(IntEnum):
     DROP_NEWEST = 2
 
 
+class Outcome(IntEnum):
+    """What becomes of a message that was delivered from a mailbox."""
+
+    ACCEPT = 0  # done with
+    RELEASE = 1  # somebody is to get it again
+    REJECT = 2  # nobody is: it becomes a dead letter
+    EXTEND = 3  # still at work on it
+
+
 # -------------------------------------------------------------------- messages
 
 
@@ -182,6 +191,9 @@ class Subscribe:
     paced: bool = boolean(10)
     until_sequence: int = uint64(11)
     until_time: int = sfixed64(12)
+    options: bytes = octets(13)
+    browse: bool = boolean(14)
+    existing: bool = boolean(15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +340,16 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The client is done with messages of a mailbox; ranges are pairs, first and last sequence."""
+    """What becomes of messages of a mailbox; ranges are pairs, first and last sequence."""
 
     subscription: int = uint32(1)
     ranges: tuple[int, ...] = repeated(2, varint.UINT64)
     token: int = uint64(3)
+    outcome: Outcome = enumeration(4, Outcome)  # noqa: RUF009, it declares a field
+    delay_ms: int = uint64(5)
+    undeliverable: bool = boolean(6)
+    uncounted: bool = boolean(7)
+    reason: str = string(8)
 
 
 @dataclass(frozen=True, slots=True)

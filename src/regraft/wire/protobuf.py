@@ -19,14 +19,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, TypeVar
 
 from regraft.errors import LocalError, PeerError
+from regraft.kernels.envelope import fields_of, read_varints
 from regraft.model import varint
-from regraft.model.varint import LEN, Malformed, Raw, Scalar, read_fields, write_varint
+from regraft.model.varint import LEN, Malformed, Scalar, read_fields, write_varint
 
 REPEATED_MAX = 100_000  # elements of one repeated field
 
@@ -94,6 +95,7 @@ def _scalar_of(cls: type[Any]) -> Scalar:
 
 
 _TABLES: dict[type[Any], dict[int, tuple[str, Row]]] = {}
+_ROWS: dict[type[Any], list[tuple[str, Row, Any]]] = {}
 
 
 def table(cls: type[Any]) -> dict[int, tuple[str, Row]]:
@@ -109,12 +111,21 @@ def encode(value: Any) -> bytes:
     """The bytes of a message, by the table of its class."""
     cls = type(value)
     out = bytearray()
-    for name, row in table(cls).values():
+    for name, row, zero in _ROWS.get(cls) or _rows(cls):
+        given = getattr(value, name)
+        if given is zero:  # nearly all of them
+            continue
         try:
-            out += _encode_field(row, getattr(value, name))
+            out += _encode_field(row, given)
         except Malformed as reason:
             raise LocalError("bad-message", f"{cls.__name__}.{name}: {reason}") from None
     return bytes(out)
+
+
+def _rows(cls: type[Any]) -> list[tuple[str, Row, Any]]:
+    """What is written, in order, and what is left out of it."""
+    zeros = {item.name: item.default for item in fields(cls)}
+    return _ROWS.setdefault(cls, [(name, row, zeros[name]) for name, row in table(cls).values()])
 
 
 def _encode_field(row: Row, value: Any) -> bytes:
@@ -140,10 +151,13 @@ def decode(cls: type[T], data: bytes) -> T:
     rows = table(cls)
     name = ""
     try:
-        for raw in read_fields(data):
-            if raw.number in rows:
-                name, row = rows[raw.number]
-                _take(values, name, row, raw)
+        found: Iterable[tuple[int, int, Any]] | None = fields_of(data)
+        if found is None:  # this one says why
+            found = (raw[:3] for raw in read_fields(data))
+        for number, wire, value in found:
+            if number in rows:
+                name, row = rows[number]
+                _take(values, name, row, wire, value)
                 name = ""
     except Malformed as reason:
         where = f"{cls.__name__}.{name}" if name else cls.__name__
@@ -151,33 +165,37 @@ def decode(cls: type[T], data: bytes) -> T:
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
 
 
-def _take(values: dict[str, Any], name: str, row: Row, raw: Raw) -> None:
+def _take(values: dict[str, Any], name: str, row: Row, wire: int, value: Any) -> None:
     if not row.repeated:
         if name in values:
             raise Malformed("the field stands there twice")
-        values[name] = row.scalar.read(raw)
+        values[name] = row.scalar.take(wire, value)
         return
     elements: list[Any] = values.setdefault(name, [])
-    for element in _elements(row, raw):
+    if row.scalar is varint.UINT64 and wire == LEN:  # very many, in settlements
+        found = read_varints(value)
+        if found is not None and len(elements) + len(found) <= REPEATED_MAX:
+            elements += found
+            return
+    for element in _elements(row, wire, value):
         if len(elements) >= REPEATED_MAX:
             raise Malformed(f"more than {REPEATED_MAX} elements")
         elements.append(element)
 
 
-def _elements(row: Row, raw: Raw) -> Iterator[Any]:
+def _elements(row: Row, wire: int, value: Any) -> Iterator[Any]:
     """The values of one occurrence of a repeated field: one, or a packed run of them."""
-    if not row.packed or raw.wire != LEN:
-        yield row.scalar.read(raw)
+    if not row.packed or wire != LEN:
+        yield row.scalar.take(wire, value)
         return
-    assert isinstance(raw.value, bytes)
     at = 0
-    while at < len(raw.value):
+    while at < len(value):
         if row.scalar.wire == varint.VARINT:
-            value, at = varint.read_varint(raw.value, at)
-            yield row.scalar.unpack(value)
+            number, at = varint.read_varint(value, at)
+            yield row.scalar.unpack(number)
             continue
         width = 8 if row.scalar.wire == varint.I64 else 4
-        if width > len(raw.value) - at:
+        if width > len(value) - at:
             raise Malformed("a packed number is cut off")
-        yield row.scalar.unpack(raw.value[at : at + width])
+        yield row.scalar.unpack(value[at : at + width])
         at += width

@@ -12,7 +12,6 @@ import pytest
 
 from regraft import Client, Durable, LocalError, ReceivedMessage, RegraftError, WorldError
 from regraft.client.link import Done, Link
-from regraft.limits import Limits
 from regraft.testing import Bus, virtual_time
 from regraft.wire import native
 
@@ -173,38 +172,13 @@ async def test_a_settlement_is_confirmed_to_the_subscription_it_is_of() -> None:
         other = await client.subscribe_durably("other", "orders", manual=True)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         other._token = 1
-        other._waiters[1] = future  # it waits for its own
+        other._waiters.append((1, future))  # it waits for its own
         (await asyncio.gather(publish(client, 1), one.next(5)))[1].settle()
         await one.settled()
         assert not future.done()
         future.cancel()
     link = Link(native.Hello(version_min=1, version_max=1), 1)
     assert list(link.receive(native.encode(native.Settled(7, 9)))) == [Done(7, 9)]
-
-
-@virtual_time
-async def test_too_many_stretches_stay_unsettled_and_the_subscription_goes_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with Bus(limits=Limits(mailbox_ranges=3)) as bus:
-        client = await bus.connect()
-        billing = await client.subscribe_durably("billing", "orders", manual=True)
-        await publish(client, *range(1, 21))
-        messages = [await billing.next(5) for _ in range(20)]
-        billing.settle(*messages[1::2])
-        with pytest.raises(LocalError) as caught:
-            await billing.settled()
-        assert caught.value.code.name == "limit-exceeded"
-        assert "stay unsettled" in caplog.text
-        billing.settle(*messages)
-        await publish(client, 21)
-        assert await take(billing, 1) == ["21"]
-        assert await waiting_in(bus, "billing") > 1
-        for _ in range(5):  # what comes again is settled again
-            bus.kill()
-            bus.start()
-            await asyncio.sleep(5)
-        assert await waiting_in(bus, "billing") == 1
 
 
 @virtual_time

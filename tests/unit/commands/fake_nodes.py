@@ -30,6 +30,7 @@ class FakeNode:
         self.says: dict[str, Any] | None = None  # instead of its topology
         self.commands: list[tuple[str, dict[str, Any]]] = []
         self.obey: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda what, arguments: {}
+        self.answers_else: Callable[[Any], list[Any]] = lambda message: []  # to all else
         self.goes_after: str = ""  # the command after which it hangs up
         self.says_bye: list[native.Control] = []  # instead of an answer to it
         self._links: dict[tuple[str, bool], int] = {}  # their connections
@@ -123,7 +124,7 @@ class FakeNode:
                 except RegraftError as error:
                     return [native.Error.of(error)]
                 return [peers.Done(message.token, json.dumps(answer).encode())]
-        return []
+        return self.answers_else(message)
 
 
 class FakeNodes:

@@ -11,6 +11,7 @@ from journal_world import SEGMENT, World, frame
 from regraft.errors import LocalError
 from regraft.journal import format
 from regraft.journal import journal as journals
+from regraft.journal.format import Options
 from regraft.journal.requests import Persist, PrepareSegment, RemoveSegment
 from regraft.journal.retention import Retention
 from regraft.limits import SEGMENT_BYTES_MIN
@@ -19,7 +20,7 @@ SECOND = 1_000_000
 
 
 def mailbox(world: World, name: str = "m", **quota: int) -> Any:
-    return world.journal.make_mailbox(name, "a", False, "", "client", world.now, **quota)
+    return world.journal.make_mailbox(name, "a", False, "", "client", world.now, Options(**quota))
 
 
 def persists(world: World) -> list[Persist]:
@@ -433,25 +434,12 @@ def test_settlements_survive() -> None:
     for _ in range(20):
         world.publish(box)
     world.flush()
-    assert world.journal.settle(box.number, [(1, 3), (7, 8), (8, 10)], world.now)
-    assert world.journal.settle(box.number, [(1, 3)], world.now)
-    assert world.journal.settle(box.number, [(15, 99)], world.now)
+    assert world.journal.settle(box.number, [(1, 3), (7, 8), (8, 10)], world.now) == 7
+    assert world.journal.settle(box.number, [(1, 3)], world.now) == 0
+    assert world.journal.settle(box.number, [(15, 99)], world.now) == 6
     world.flush()
     found = world.start().state.mailboxes["m"]
     assert (found.floor, list(found.settled), found.waiting) == (4, [(7, 10), (15, 20)], 7)
-
-
-def test_too_many_ranges_are_refused_and_counted() -> None:
-    world = World(mailbox_ranges=3)
-    box = mailbox(world)
-    for _ in range(20):
-        world.publish(box)
-    world.flush()
-    assert world.journal.settle(box.number, [(2, 2), (4, 4), (6, 6)], world.now)
-    assert not world.journal.settle(box.number, [(8, 8), (7, 7)], world.now)
-    assert world.journal.settlements_refused == 1
-    world.flush()
-    assert list(world.start().state.mailboxes["m"].settled) == [(2, 2), (4, 4), (6, 7)]
 
 
 def test_names_and_numbers_of_mailboxes() -> None:

@@ -69,11 +69,16 @@ def test_settled_records(stream: int, ranges: list[tuple[int, int]]) -> None:
     assert format.decode_settled(payload) == (stream, ranges)
 
 
-@given(st.lists(st.tuples(U32, U63), max_size=5))
-def test_places_of_messages(places: list[tuple[int, int]]) -> None:
-    meta = format.encode_places(places)
-    assert len(meta) == 12 * len(places)
+PLACES = st.lists(st.tuples(st.integers(0, 2**31 - 1), U63), max_size=5)
+
+
+@given(PLACES, PLACES)
+def test_places_of_messages(places: list[tuple[int, int]], done: list[tuple[int, int]]) -> None:
+    settled = [(number + format.SETTLES, sequence) for number, sequence in done]
+    meta = format.encode_places([*places, *settled])
+    assert len(meta) == 12 * (len(places) + len(settled))
     assert format.places(meta) == places
+    assert format.split_places(meta) == (places, done)
 
 
 ENTRIES = st.lists(st.tuples(U32, U63), min_size=1, max_size=5).map(sorted)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from regraft.journal.ranges import Ranges
 
-PAIR = st.tuples(st.integers(1, 40), st.integers(0, 8)).map(lambda pair: (pair[0], sum(pair)))
+PLACE = st.one_of(st.integers(1, 40), st.integers(4070, 4120))  # around the end of a page
+LENGTH = st.one_of(st.integers(0, 8), st.integers(4000, 9000))
+PAIR = st.tuples(PLACE, LENGTH).map(lambda pair: (pair[0], sum(pair)))
 
 
 def members(pairs: list[tuple[int, int]]) -> set[int]:
@@ -31,13 +33,15 @@ def test_what_is_added_is_there_and_what_was_new_is_said(pairs: list[tuple[int, 
     model: set[int] = set()
     for first, last in pairs:
         added = members([(first, last)])
-        alone = not any(n in model for n in range(first - 1, last + 2))
-        assert ranges.touches(first, last) != alone
         assert members(ranges.add(first, last)) == added - model
         model |= added
         check(ranges, model)
     assert all((n in ranges) == (n in model) for n in range(60))
     assert Ranges(ranges) == ranges
+    kept = Ranges()
+    for page, bits in ranges.bits():
+        kept.add_bits(page, bits)
+    assert kept == ranges and (kept.count, kept.highest) == (ranges.count, ranges.highest)
 
 
 @given(st.lists(PAIR, max_size=12), st.integers(1, 50))
@@ -55,3 +59,11 @@ def test_cutting(pairs: list[tuple[int, int]], floor: int) -> None:
 def test_gaps(pairs: list[tuple[int, int]], span: tuple[int, int]) -> None:
     gaps = Ranges(pairs).gaps(*span)
     assert members(gaps) == members([span]) - members(pairs)
+
+
+@given(st.lists(PAIR, max_size=8), PAIR)
+def test_removing(pairs: list[tuple[int, int]], span: tuple[int, int]) -> None:
+    ranges = Ranges(pairs)
+    ranges.remove(*span)
+    check(ranges, members(pairs) - members([span]))
+    assert members(list(ranges.within(*span))) == set()

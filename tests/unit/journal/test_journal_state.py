@@ -11,7 +11,7 @@ from journal_world import JOURNAL_ID, World, frame
 from regraft.errors import DiskError
 from regraft.journal import format
 from regraft.journal import journal as journals
-from regraft.journal.format import Extent, Record
+from regraft.journal.format import Extent, Options, Record
 from regraft.journal.state import State
 from regraft.journal.streams import Mailbox, Mark, Stream
 
@@ -32,7 +32,9 @@ def picture(state: State, marks: bool = True) -> dict[str, Any]:
         if isinstance(stream, Mailbox):
             row |= {
                 "selector": (stream.selector, stream.owner),
-                "quota": (stream.quota_messages, stream.quota_bytes),
+                "options": stream.options,
+                "returned": stream.returned,
+                "ranks": {k: (rank.low, rank.last) for k, rank in stream.ranks.items()},
                 "floor": stream.floor,
                 "settled": list(stream.settled),
                 "delivered": (stream.delivered, stream.window),
@@ -107,7 +109,9 @@ class Life:
             journal.make_stream(f"s{self.names}", "a/#", self.random.random() < 0.5, self.world.now)
         elif choice < 0.6:
             name = f"m{self.names}"
-            journal.make_mailbox(name, "a", False, "x > 1", "client", self.world.now, 1000, 0)
+            journal.make_mailbox(
+                name, "a", False, "x > 1", "client", self.world.now, Options(quota_messages=1000)
+            )
         elif choice < 0.7 and journal.state.names:
             stream = self.random.choice(list(journal.state.names.values()))
             journal.remove_stream(stream.number, self.world.now)
@@ -201,7 +205,7 @@ def test_a_record_that_makes_no_sense_is_damage(wrong: Record) -> None:
 
 
 def mailbox(next_sequence: int) -> Mailbox:
-    made = Mailbox(1, "m", "a", False, "", "c", 0, 0)
+    made = Mailbox(1, "m", "a", False, "", "c", Options())
     made.next_sequence = next_sequence
     return made
 
@@ -219,15 +223,6 @@ def test_settling_moves_the_floor_and_says_what_was_new() -> None:
     assert box.settle(1, 100) == [(10, 20)]
     assert (box.floor, box.waiting) == (21, 0)
     assert box.settle(21, 30) == []  # not sent yet
-
-
-def test_too_many_ranges_are_not_remembered() -> None:
-    box = mailbox(100)
-    assert box.settle(10, 10, 2) == [(10, 10)]
-    assert box.settle(20, 20, 2) == [(20, 20)]
-    assert box.settle(30, 30, 2) is None
-    assert box.settle(21, 22, 2) == [(21, 22)]  # it touches one
-    assert box.settle(1, 30, 2) == [(1, 9), (11, 19), (23, 30)]  # from the floor on always
 
 
 def test_what_may_have_been_in_hand_counts_as_delivered() -> None:

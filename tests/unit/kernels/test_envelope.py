@@ -19,7 +19,7 @@ from regraft.model.message import (
     decode_envelope,
     encode_envelope,
 )
-from regraft.model.varint import read_fields, write_varint
+from regraft.model.varint import Malformed, read_fields, write_varint
 from regraft.wire import native
 
 TWIN = kernels.load_interpreted()["envelope"]
@@ -90,7 +90,7 @@ def a_message(choice: random.Random) -> Message:
         include_original=perhaps(True, False),
         logging_method=perhaps(choice.choice(NUMBERS), 0),
         compression=perhaps(Compression.GZIP, Compression.NONE),
-        unknown=perhaps(field(25, 0, b"\x07") + field(2**29 - 1, 2, b"hi"), b""),
+        unknown=perhaps(field(26, 0, b"\x07") + field(2**29 - 1, 2, b"hi"), b""),
     )
 
 
@@ -291,3 +291,40 @@ def test_unexpired_keeps_what_is_left_and_says_when_the_next_expires() -> None:
         assert function(b"".join(frames), 100) == (left, 4, 3, 101)
         assert function(left, 800) == (frames[0] + frames[6], 2, 2, 0)
         assert function(b"", 5) == (b"", 0, 0, 0)
+
+
+@pytest.mark.parametrize("kernel", [envelope, TWIN])
+def test_numbers_one_behind_the_other(kernel: Any) -> None:
+    numbers = [*LONG_NUMBERS, 5] * 3
+    data = b"".join(map(write_varint, numbers))
+    assert kernel.read_varints(data) == numbers
+    assert kernel.read_varints(b"") == []
+    assert kernel.read_varints(b"\x80\x00") == [0]
+    for wrong in (data + b"\x80", b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x00"):
+        assert kernel.read_varints(wrong) is None
+
+
+def fields_or_none(data: bytes) -> list[tuple[int, int, int | bytes]] | None:
+    try:
+        return [raw[:3] for raw in read_fields(data)]
+    except Malformed:
+        return None
+
+
+@pytest.mark.parametrize("kernel", [envelope, TWIN])
+def test_fields_as_the_reference_reads_them(kernel: Any) -> None:
+    choice = random.Random(3)
+    known = [field(11, 0, write_varint(number)) for number in LONG_NUMBERS]
+    known += [field(2, 2, b"x" * size) for size in (0, 1, 127, 128)]
+    known += [field(3, 1, b"12345678"), field(2**29 - 1, 5, b"1234")]
+    whole = 0
+    for _ in range(3000):
+        data = bytearray(b"".join(choice.choices(known, k=choice.randrange(5))))
+        for _ in range(choice.randrange(3)):
+            if data:
+                data[choice.randrange(len(data))] = choice.randrange(256)
+        cut = bytes(data[: choice.randrange(len(data) + 1)] if choice.random() < 0.3 else data)
+        expected = fields_or_none(cut)
+        assert kernel.fields_of(cut) == expected
+        whole += expected is not None
+    assert 1000 < whole < 2900

@@ -157,8 +157,10 @@ def opened(modules: dict[str, ModuleType]) -> Any:
 def test_runs_from_a_journal_have_sequences(modules: dict[str, ModuleType]) -> None:
     random = Random(3)
     box = opened(modules)
-    settled: list[tuple[tuple[int, ...], int]] = []
-    box.settler = lambda subscriptions, sequence: settled.append((subscriptions, sequence))
+    settled: list[tuple[tuple[int, ...], int, str]] = []
+    box.settler = lambda message, how, *more: settled.append(
+        (message.subscriptions, message.sequence, how)
+    )
     for _ in range(300):
         ids = tuple(sorted(random.sample(range(1, 400), random.choice((1, 1, 2, 70)))))
         first = random.choice((0, 1, 127, 128, 1 << 20, 1 << 40, (1 << 62) - 9))
@@ -173,7 +175,7 @@ def test_runs_from_a_journal_have_sequences(modules: dict[str, ModuleType]) -> N
         assert all(m.redelivered == (attempts > 0) for m in messages)
         settled.clear()
         messages[-1].settle()
-        assert settled == ([(ids, first + count - 1)] if first else [])
+        assert settled == ([(ids, first + count - 1, "accept")] if first else [])
 
 
 def test_an_outbox_knows_which_sequences_are_safe(modules: dict[str, ModuleType]) -> None:

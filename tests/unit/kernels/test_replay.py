@@ -278,9 +278,9 @@ def test_an_end_in_the_middle_of_a_record(module: SimpleNamespace) -> None:
     story.close()
     reader = module.replay.Reader([1], None, None)
     assert fill(reader, story, start=5, until=50) == 56
-    assert (reader.next_sequence, reader.messages) == (5, 0)
+    assert (reader.next_sequence, reader.lost, reader.messages) == (50, [(5, 49)], 0)
     assert fill(reader, story, start=5, until=102) == 56
-    assert (reader.next_sequence, reader.messages) == (102, 2)
+    assert (reader.next_sequence, reader.lost, reader.messages) == (102, [(5, 99)], 2)
     assert fill(reader, story, 56, 102, until=104) == len(story.view)
     assert (reader.next_sequence, reader.runs) == (104, [(100, 2), (102, 2)])
     assert flat(parse(out(reader))) == story.of(1)

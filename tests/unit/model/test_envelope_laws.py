@@ -45,7 +45,7 @@ VALUES = (
 )
 MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=4)
 # A varint field above all known numbers; its bytes are what a newer publisher could send.
-UNKNOWN = st.sampled_from([b"", b"\xc8\x01\x07", b"\xd2\x01\x02hi\xc8\x01\x00"])
+UNKNOWN = st.sampled_from([b"", b"\xd0\x01\x07", b"\xda\x01\x02hi\xd0\x01\x00"])
 MESSAGES = st.builds(
     Message,
     topic=NAMES,
@@ -176,7 +176,7 @@ def samples() -> list[bytes]:
         context={"c": "d"},
         report_delivery_error=True,
         compression=Compression.GZIP,
-        unknown=b"\xc8\x01\x07",
+        unknown=b"\xd0\x01\x07",
     )
     return [encode_envelope(rich), encode_envelope(Message("t", b"x", {"n": 1}))]
 

@@ -220,12 +220,12 @@ def test_costs_are_ordered_as_the_work_is() -> None:
     ],
 )
 def test_a_long_text_takes_no_long_time(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     try:
         Selector.parse(text)
     except LocalError as error:
         assert error.code.name == "bad-selector"
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, -(2**63) - 1])

@@ -313,8 +313,10 @@ class KeepingWorld(World):
         recovered = recover(found, self.limits.segment_bytes, "00" * 16, wall_us)
         self.journal = Journal(recovered, self.limits, wall_us)
         self.node.keep(self.journal, streams, self.now)
+        answers: list[Event] = []
         for effect in self.node.step([], self.now):
-            self.perform(effect, [])
+            self.perform(effect, answers)
+        self.step(*answers)
         self.persist()
 
     def perform(self, effect: Effect, answers: list[Event]) -> None:
@@ -350,11 +352,11 @@ class KeepingWorld(World):
         storage = self.node._storage
         assert storage is not None
         assert not storage._publishers
-        assert not storage._attached
         assert not storage._waiting
         assert not storage.keeper.waiting
-        cursors = storage.cursors
-        assert not (cursors.held or cursors.replays or cursors.reading or cursors.idle)
+        mailroom = storage.mailroom
+        assert not (mailroom.cursors.held or mailroom.boxes.members or storage.readings.reading)
+        assert not any(box.members for box in mailroom.boxes.boxes.values())
 
     def reader(self, name: str, pattern: str = "#", **more: Any) -> Client:
         """A client that reads a mailbox, as its subscription 1."""

@@ -8,7 +8,7 @@ import pytest
 from harness import Client, Delivered, KeepingWorld, publication
 
 from regraft.model.message import DeliveryMode, Message
-from regraft.node import cursors
+from regraft.node import cursors, reading
 from regraft.node.storage import Retained
 from regraft.wire import native
 
@@ -56,7 +56,7 @@ def came(client: Client) -> list[Any]:
 
 @pytest.mark.parametrize("chunk", [64, 1000, 100_000])
 def test_a_replay_ends_with_a_sequence(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursors, "READ_BYTES", chunk)
+    monkeypatch.setattr(reading, "READ_BYTES", chunk)
     world = KeepingWorld(ALL, journal_tail_bytes=1)
     publish(world, *range(1, 6))  # one record,
     publish(world, *range(6, 11))  # and another

@@ -19,7 +19,7 @@ def errors(news: list[object]) -> list[tuple[str, int, int, int]]:
 def test_a_message_is_delivered_byte_for_byte() -> None:
     world = World()
     subscriber = world.subscriber("t")
-    message = publication("hello", attributes={"x": 1}, id=5, unknown=b"\xc8\x01\x07")
+    message = publication("hello", attributes={"x": 1}, id=5, unknown=b"\xd0\x01\x07")
     world.connect().send(message)
     assert subscriber.take() == [Delivered((1,), native.encode(message))]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regraft.errors import PeerError
 from regraft.kernels.checksum import crc32c
 from regraft.wire import native, peers, protobuf
-from regraft.wire.native import CLASSES, Kind, StallPolicy, decode, frame, read_frame
+from regraft.wire.native import CLASSES, Kind, Outcome, StallPolicy, decode, frame, read_frame
 
 LAW = settings(derandomize=True, deadline=None, max_examples=60)
 CONTROL_KINDS = [kind for kind in Kind if kind != Kind.MESSAGE]
@@ -29,6 +29,7 @@ BY_KIND: dict[str, st.SearchStrategy[Any]] = {
     "string": TEXT,
     "bytes": st.binary(max_size=12),
     "StallPolicy": st.sampled_from(StallPolicy),
+    "Outcome": st.sampled_from(Outcome),
     "Feature": st.builds(native.Feature, TEXT, st.booleans()),
     "Candidate": st.builds(
         peers.Candidate, st.binary(max_size=16), TEXT, st.integers(0, 2**32 - 1)
