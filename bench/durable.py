@@ -208,14 +208,14 @@ def measure_one(way: Way, place: Place, count: int) -> float | str:
     return result if isinstance(result, float) else str(result)
 
 
-def apart(work: Callable[[], Any]) -> Any:
+def apart(work: Callable[[], Any], seconds: float = CALL_SECONDS) -> Any:
     """What the work returned in a process of its own, or a text that says why it did not."""
     here, there = FORK.Pipe()
     process = FORK.Process(target=_call, args=(work, there))
     process.start()
     there.close()
     try:
-        return here.recv() if here.poll(CALL_SECONDS) else f"no result in {CALL_SECONDS:.0f} s"
+        return here.recv() if here.poll(seconds) else f"no result in {seconds:.0f} s"
     except EOFError:
         return "the process ended without a word"
     finally:

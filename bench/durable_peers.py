@@ -347,18 +347,18 @@ async def leave(client: Any, jetstream: Any) -> int:
     return int(stored)
 
 
-def atomic_batch(id: int) -> bytes:
+def atomic_batch(id: int, count: int = BATCH, subject: str = SUBJECT) -> bytes:
     """A batch that is stored as a whole; only its last message asks for an answer."""
     frames = []
-    for number, body in enumerate(make_bodies(), 1):
-        last = number == BATCH
+    for number, body in enumerate(make_bodies(count), 1):
+        last = number == count
         commit = "Nats-Batch-Commit: 1\r\n" if last else ""
         head = (
             f"NATS/1.0\r\nNats-Batch-Id: {id}\r\nNats-Batch-Sequence: {number}\r\n{commit}\r\n"
         ).encode()
         reply = " answers" if last else ""
         total = len(head) + len(body)
-        frames.append(f"HPUB {SUBJECT}{reply} {len(head)} {total}\r\n".encode() + head + body)
+        frames.append(f"HPUB {subject}{reply} {len(head)} {total}\r\n".encode() + head + body)
     return b"\r\n".join([*frames, b""])
 
 

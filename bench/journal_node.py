@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,16 @@ class Pool:
 
 def make_pool(count: int, variants: tuple[Mapping[str, Value], ...] = ({},)) -> Pool:
     """Persistent messages; bodies and attributes in turn."""
-    bodies = make_bodies()
-    ends = [
-        around_sequence(Message(TOPIC, body, variants[number % len(variants)]))
-        for number, body in enumerate(bodies)
+    messages = [
+        Message(TOPIC, body, variants[number % len(variants)])
+        for number, body in enumerate(make_bodies())
     ]
+    return pool_of(count, messages)
+
+
+def pool_of(count: int, messages: Sequence[Message]) -> Pool:
+    """These in turn, persistent; all must be of one size."""
+    ends = [around_sequence(message) for message in messages]
     kind, frame = native.Kind.MESSAGE, native.frame
     data = bytearray()
     for first in range(0, count, len(ends)):
