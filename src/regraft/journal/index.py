@@ -182,6 +182,23 @@ class Places:
             return self._in_open(number, stream.indexed + 1)
         return self._time_within(self._recorder.first, extent, time_us)
 
+    def about(self, number: int, sequence: int) -> int:
+        """When a message was recorded, or one shortly before it (µs): what memory says; 0: nothing.
+
+        Of what is long gone from memory, it is the time of the first one in its segment.
+        """
+        stream = self._state.streams[number]
+        if sequence <= stream.indexed and stream.marks:
+            mark = stream.marks[max(stream.mark_at(sequence), 0)]
+            return mark.time_us
+        first, offset = self._in_open(number, sequence)
+        found = self._tail.find(first + offset)
+        headers = _headers(found.view[:WINDOW_BYTES], first, offset) if found is not None else []
+        if headers:
+            return headers[0][0]
+        extent = self._open_extents().get(number)
+        return extent.first_us if extent is not None else 0
+
     def _time_in_closed(self, stream: Stream, at: int, time_us: int) -> Place | None:
         mark = stream.marks[at]
         first: int | None = mark.first

@@ -594,6 +594,10 @@ class Journal:
         """The same from a time on: behind it, all records are of that time or later."""
         return self._not_in_hole(self._places.locate_time(number, time_us))
 
+    def about(self, number: int, sequence: int) -> int:
+        """About when a message was recorded (µs), without looking at the disk; 0: not known."""
+        return self._places.about(number, sequence)
+
     def forward(self, position: int) -> int:
         """Where a reader at this position goes on: the same, unless what is there is gone.
 

@@ -111,8 +111,8 @@ class Administration:
 
     def _row(self, mailbox: Mailbox) -> Answer:
         self._journal.refresh(mailbox)
-        box = self._mailroom.boxes.boxes.get(mailbox.number) or Box(mailbox, 0, 0)
-        mark = mailbox.first_mark()
+        number = mailbox.number
+        box = self._mailroom.boxes.boxes.get(number) or Box(mailbox, 0, 0)
         return {
             "name": mailbox.name,
             "topic": mailbox.pattern or "#",
@@ -127,10 +127,10 @@ class Administration:
             "held": box.held,
             "returned": box.returned,
             "members": len(box.members),
-            "full": mailbox.number in self._journal.quotas.full,
+            "full": number in self._journal.quotas.full,
             "dead": box.dead,
             "expired": box.expired,
-            "oldest_us": mark.time_us if mark is not None else 0,
+            "oldest_us": self._journal.about(number, mailbox.floor) if mailbox.waiting else 0,
         }
 
     def _purge(self, given: _Arguments, now: Now, done: Done) -> Answer:

@@ -55,6 +55,27 @@ def test_a_queue_is_made_and_shown() -> None:
     assert (shown["queue"]["waiting"], shown["queue"]["next"]) == (1, 2)
 
 
+def test_the_age_of_what_waits_is_shown() -> None:
+    world = KeepingWorld()
+    command(world, "queue-create", name="q", topic="t", options={"shared": True})
+    times = []
+    for number in range(1, 401):
+        times.append(world.now.wall_us)
+        publish(world, number)
+        world.advance(1000)
+    settled = 300
+    one = member(world, in_flight=settled)
+    assert len(got(one)) == settled
+    one.send(native.Settle(1, (1, settled)))
+    world.persist()
+    one.leave()
+    shown = command(world, "queue-show", name="q")["queue"]
+    assert shown["waiting"] == 400 - settled
+    assert times[200] < shown["oldest_us"] <= times[settled], "a few messages too early at most"
+    command(world, "queue-purge", name="q")
+    assert command(world, "queue-show", name="q")["queue"]["oldest_us"] == 0
+
+
 @pytest.mark.parametrize(
     "other",
     [
