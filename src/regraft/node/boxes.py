@@ -274,9 +274,7 @@ class Boxes:
         line = box.lines.get(priority)
         if priority == PRIORITY:
             assert line is not None
-            slot = box.mailbox.slot
-            more = self.journal.recorder.next_sequence(slot) > line.next_sequence
-            return line if more else None
+            return None if self.readings.rests(line) else line
         rank = box.mailbox.ranks.get(priority)
         if rank is None or rank.last < box.mailbox.floor:
             return None

@@ -54,7 +54,8 @@ class Reading:
     ahead_size: int = 0
     ahead: tuple[int, bytes] = NOTHING  # and what it brought
     want: int = field(default_factory=lambda: READ_BYTES)
-    idle: bool = False  # it has read all that is persisted
+    idle: bool = False  # it has read all that is persisted,
+    within: bool = False  # but for the beginning of a record
     past_end: bool = False  # what follows is too new for it
     over: bool = False
 
@@ -84,15 +85,21 @@ class Readings:
         self.lost.pop(reading, None)
         self._rouse(reading)
 
-    def wake(self, streams: Iterable[Stream], now: Now) -> None:
-        """More of these streams was persisted: those who had read all go on."""
+    def wake(self, streams: Iterable[Stream], since: int, now: Now) -> None:
+        """More of these streams was persisted, from a position on: who had read all goes on there.
+
+        What lies between is not for them: nobody walks over what others got meanwhile.
+        """
         for stream in streams:
             for reading in self.idle.pop(stream.number, ()):
                 reading.idle = False
+                if reading.position != NOWHERE and not reading.within:
+                    reading.position = max(reading.position, since)
                 reading.go_on(now)
 
-    def _rest(self, reading: Reading) -> None:
+    def _rest(self, reading: Reading, within: bool = False) -> None:
         reading.idle = True
+        reading.within = within
         self.idle.setdefault(reading.stream.number, {})[reading] = None
 
     def _rouse(self, reading: Reading) -> None:
@@ -125,6 +132,12 @@ class Readings:
         if found is None and not self._is_coming(reading):
             self._read(reading, now)
         return found
+
+    def rests(self, reading: Reading) -> bool:
+        """Whether there is nothing to be read; `go_on` comes when there is."""
+        if not reading.idle and reading.ticket == AWAY and self.has_read_all(reading):
+            self._rest(reading)
+        return reading.idle
 
     def has_read_all(self, reading: Reading) -> bool:
         """Whether nothing of its stream is to come; then it need not look at what others got."""
@@ -294,7 +307,7 @@ class Readings:
 
     def _need_more(self, reading: Reading, need: int, had: int, now: Now) -> bool:
         if reading.position + need > self.journal.persisted_position:
-            self._rest(reading)
+            self._rest(reading, within=True)
             return False
         if need <= had:
             reading.fail(f"the record at position {reading.position} is damaged", now)
