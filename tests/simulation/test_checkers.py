@@ -8,6 +8,7 @@ import pytest
 
 from regraft.model.message import Message
 from regraft.simulate.checkers import (
+    NEVER,
     Complaint,
     Filter,
     Key,
@@ -172,10 +173,16 @@ class Case:
         self.all.subscriptions.append(self.bob)
         self.said = 0
 
-    def say(self, ns: int, n: int = 7) -> int:
+    def say(self, ns: int, n: int = 7, kept: bool = False) -> int:
         number = self.said
         self.said += 1
-        self.all.publish(Publication("ann", number, A, Message("x", b"", {"n": n}), ns))
+        self.all.publish(Publication("ann", number, A, Message("x", b"", {"n": n}), ns, kept))
+        return number
+
+    def keep(self, ns: int, confirmed_ns: int = NEVER, refused: str = "") -> int:
+        number = self.say(ns, kept=True)
+        said = self.all.publications["ann", number]
+        said.confirmed_ns, said.refused = confirmed_ns, refused
         return number
 
     def see(self, number: int, ns: int, id: int = 1) -> None:
@@ -267,3 +274,42 @@ def test_what_nobody_asked_for() -> None:
     case.see(case.say(10 * S, n=1), 10 * S)
     case.see(case.say(11 * S), 11 * S, id=2)
     assert case.kinds() == ["mismatch", "mismatch", "lost"]
+
+
+def test_persistent_messages_are_owed_once_they_are_confirmed() -> None:
+    case = Case()
+    case.keep(10 * S)
+    case.see(case.keep(11 * S, 14 * S), 15 * S)
+    assert case.kinds() == []
+    case.keep(12 * S, 14 * S)
+    assert case.kinds() == ["lost"]
+    assert case.kinds({"ann": 15 * S}) == ["lost"]  # its publisher need not stay
+
+
+def test_nobody_sees_what_was_refused() -> None:
+    case = Case()
+    case.see(case.keep(10 * S, refused="disk-full"), 11 * S)
+    case.see(case.keep(11 * S, refused="journal-failed"), 11 * S)
+    assert case.kinds() == ["refused", "refused"]
+
+
+def test_persistent_messages_have_an_order_of_their_own() -> None:
+    case = Case()
+    kept, loose, newer = case.keep(10 * S, 11 * S), case.say(10 * S), case.keep(11 * S, 12 * S)
+    case.see(loose, 10 * S)
+    case.see(kept, 11 * S)
+    case.see(newer, 12 * S)
+    assert case.kinds() == []
+    case.see(kept, 13 * S)
+    assert case.kinds() == ["repeated"]
+
+
+def test_a_journal_is_owed_what_is_persistent_and_may_have_what_is_in_doubt() -> None:
+    case = Case()
+    case.all.subscriptions.append(Subscription("log", 1, C, SOME, since_ns=1 * S, keeps=True))
+    case.see(case.say(10 * S), 10 * S)
+    doubtful = case.keep(11 * S, refused="journal-failed")
+    case.all.sights.append(Sight("log", "ann", doubtful, 0, frozenset({1})))
+    assert case.kinds() == []
+    case.see(case.keep(12 * S, 12 * S), 12 * S)
+    assert case.kinds() == ["lost"]

@@ -22,6 +22,7 @@ SUSPECTS = {  # seeds that found it lately, which are tried first
     "stale-acceptance": (11, 17),
     "unsubscribe-first": (12, 14),
     "trusting": (96,),
+    "confirm-early": (3, 4),
 }
 
 
@@ -58,8 +59,9 @@ def test_the_stories_are_eventful() -> None:
     assert acts == {
         *("start", "arrive", "depart", "subscribe", "unsubscribe", "publish", "leave"),
         *("kill", "dark", "cut", "silence", "partition", "heal", "pause", "resume"),
-        *("attach", "detach"),
+        *("attach", "detach", "keep", "box", "settle", "fail", "fill", "room", "halt"),
     }
+    assert 150 < sum(bool(plan.disks) for plan in plans) < 250
     story = NetworkStory(make_plan(2))
     assert story.tell() == []
     assert story.deliveries.counts["owed"] > 100 and story.deliveries.counts["seen"] > 100
@@ -70,10 +72,31 @@ def test_the_same_seed_tells_the_same_story() -> None:
 
     def told(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "regraft.simulate", "--network", "8", "9"]
+        command = [sys.executable, "-m", "regraft.simulate", "--network", "8", "9", "10"]
         return subprocess.check_output(command, env=environment, text=True)
 
     assert told("1") == told("2")
+
+
+@pytest.mark.slow
+def test_disks_are_eventful() -> None:
+    happened: dict[str, int] = {}
+    for seed in range(20):
+        story = NetworkStory(make_plan(seed, nodes=5, disks=True))
+        assert story.tell() == []
+        for what, count in (story.disks.counts | story.counts).items():
+            happened[what] = happened.get(what, 0) + count
+    assert happened["confirmed"] > 500
+    for why in ("journal-failed", "disk-full", "not-supported"):
+        assert happened[f"refused: {why}"] > 1, why
+    for what in ("box", "settle", "fail", "fill", "room", "halt", "kill", "dark"):
+        assert happened[what] > 1, what
+
+
+def test_a_plan_can_be_without_disks() -> None:
+    with_disks, without = make_plan(3, disks=True), make_plan(3, disks=False)
+    assert with_disks.disks and not without.disks
+    assert set(without.acts) < set(with_disks.acts)
 
 
 @pytest.mark.slow

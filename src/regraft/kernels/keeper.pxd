@@ -52,6 +52,8 @@ cdef class Keeper:
     cdef bint keep(self, object source, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end,
                    int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us,
                    int priority, bytes stream, int64_t first) except -1
+    cdef bint record(self, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end, int64_t count,
+                     int64_t now_us, int priority) except -1
     @cython.locals(kept=Kept)
     cdef bint note(self, object source, int64_t ordinal, bint known) except -1
     @cython.locals(last=Kept)

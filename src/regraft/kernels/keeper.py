@@ -5,6 +5,9 @@ There it waits until the node says up to where the journal is safe; only then is
 subscribers, and only then is its publisher told. What nobody keeps waits its turn, too, so that the
 messages of a publisher keep their order.
 
+What comes from another node waits for nothing: it was safe there before it came. It is recorded for
+the streams of this node, if they can take it, and goes its way whether they can or not.
+
 `p` is a pointer when compiled, a memoryview when interpreted.
 """
 
@@ -132,6 +135,21 @@ class Keeper:
             if not route.outlets:
                 self.untaken += count
         self.waiting.append(kept)
+        return True
+
+    def record(
+        self, route: Route, p: Any, start: int, end: int, count: int, now_us: int, priority: int
+    ) -> bool:
+        """Take a run from another node, where it is safe: nobody waits for it here.
+
+        Whether the streams of this node have it; if not, nobody else need go without it.
+        """
+        if route.slots.n == 0:
+            return True
+        if self.refusal or (self.full_count and self.is_full(route)):
+            return False
+        self.recorder.append_run(p, start, end, count, 0, route.slots, now_us, priority, 0, 0)
+        self.kept += count
         return True
 
     def note(self, source: Any, ordinal: int, known: bool) -> bool:

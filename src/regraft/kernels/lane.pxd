@@ -111,6 +111,8 @@ cdef class Lane:
     @cython.locals(route=Route)
     cdef Route look_up(self, Source source, bytes topic)
     cdef void refuse(self, Source source, int code) except *
-    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet, keeper=Keeper)
+    @cython.locals(keeper=Keeper, start=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t)
+    cdef bint hold(self, Source source, Route route, bytes_p p, int64_t now_us) except -1
+    @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet)
     cdef void emit(self, Source source, object view, bytes_p p, int64_t now_us) except *
     cpdef list take_dirty(self)

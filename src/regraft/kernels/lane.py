@@ -367,6 +367,10 @@ class Lane:
         if keeper is None or kept is None:
             self.refuse(source, NOT_SUPPORTED)
             return None
+        if source.outlet is not None:  # it was safe before it came, and nothing here may stop it
+            if self.run_end - self.run_start >= keeper.run_bytes_max:
+                self.emit(source, view, p, now_us)
+            return kept
         refusal = keeper.refusal
         if refusal and refusal == JOURNAL_FAILED:  # nothing is known for sure any more
             self.refuse(source, refusal)
@@ -374,7 +378,7 @@ class Lane:
         if refusal == 0 and keeper.full_count and keeper.is_full(kept):
             refusal = MAILBOX_FULL
         scan = self.scan
-        if scan.seen >> 11 & 1 and source.outlet is None and not source.again:
+        if scan.seen >> 11 & 1 and not source.again:
             if source.window is None and self.introduce is not None:
                 self.introduce(source)
                 if source.window is None and refusal == 0:  # a repetition would not be noticed
@@ -425,40 +429,51 @@ class Lane:
                 count = before + 1
         refusals.append((ordinal, count, code))
 
+    def hold(self, source: Source, route: Route, p: Any, now_us: int) -> bool:
+        """Have a run kept; whether it waits for that. What other nodes send does not."""
+        keeper = self.keeper
+        if keeper is None:
+            return False
+        start = self.run_start
+        end = self.run_end
+        count = self.run_count
+        if source.outlet is not None:
+            if not keeper.record(route, p, start, end, count, now_us, self.run_priority):
+                self.refused += count
+            return False
+        keeper.keep(
+            source,
+            route,
+            p,
+            start,
+            end,
+            count,
+            self.run_ordinal,
+            self.run_expiration,
+            now_us,
+            self.run_priority,
+            source.kept_stream,
+            self.run_first,
+        )
+        return True
+
     def emit(self, source: Source, view: Any, p: Any, now_us: int) -> None:
         """Hand the run that is open to its takers."""
         route = self.run_route
         if route is None:
             return
         size = self.run_end - self.run_start
-        keeper = self.keeper
         if not source.stream:
             self.name_stream(source)
-        if route.waits and keeper is not None:
-            self.messages += self.run_count
-            self.size += size
-            keeper.keep(
-                source,
-                route,
-                p,
-                self.run_start,
-                self.run_end,
-                self.run_count,
-                self.run_ordinal,
-                self.run_expiration,
-                now_us,
-                self.run_priority,
-                source.kept_stream,
-                self.run_first,
-            )
+        self.messages += self.run_count
+        self.size += size
+        if route.waits and self.hold(source, route, p, now_us):
             self.run_route = None
             self.run_count = 0
             self.run_expiration = 0
             return
         takers = len(route.outlets)
-        self.messages += self.run_count
-        self.size += size
-        if takers == 0:
+        if takers == 0 and route.slots.n == 0:
             self.untaken += self.run_count
         for k in range(takers):
             outlet = route.outlets[k]

@@ -99,6 +99,7 @@ class Node:
         self._awake = False  # a moment to go on with that is set
         self._opened = 0
         self._failures: dict[str, int] = {}
+        self._kept = 0  # messages that were recorded, when somebody was last looked at
         self._storage: Storage | None = None
         self._network: Network | None = None
         self._random = random
@@ -412,7 +413,9 @@ class Node:
             self._outflow.deliver(dirty, c, last and not kept, now)
         if storage is not None and kept:
             c.unsafe = storage.journal.recorder.position
-            if storage.pressed:
+        if storage is not None and storage.keeper.kept != self._kept:
+            self._kept = storage.keeper.kept
+            if storage.pressed:  # who has nothing recorded need not wait for the disk
                 self._outflow.block(c, DISK)
         if c.source.refusals:
             if c.node:  # nobody there could do anything about it; they are counted

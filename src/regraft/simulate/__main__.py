@@ -70,6 +70,7 @@ class Networks:
         story = NetworkStory(plan, self.bugs, print if self.trace else None)
         story.tell()
         counts = {**story.deliveries.counts, "attached": story.tree.attachments}
+        counts |= {what: story.disks.counts.get(what, 0) for what in ("confirmed", "refused")}
         for what, count in counts.items():
             self.totals[what] = self.totals.get(what, 0) + count
         if story.converged_ms >= 0:

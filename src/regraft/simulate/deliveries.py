@@ -7,12 +7,14 @@ Rules:
 
 - What a guest sees was published, and one of its subscriptions takes it.
 - It sees nothing twice, and what one publisher says in the order in which it was said, whatever
-  happens to links meanwhile.
+  happens to links meanwhile. Persistent messages have an order of their own.
 - A publication is *owed* to a subscription if, when it was made, there was a way between their
   nodes on which the subscription was established: every node of it had been told by the next one,
   and the way has not changed since.
 - What is owed must come within `PATIENCE_NS`, or that long after something that happened to a node
   or link of the way; unless the way, the subscription or a guest ended before.
+- A persistent message is owed if it was confirmed, and the time counts from then. One that was
+  refused is seen by nobody.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from regraft.simulate.checkers import NEVER, Complaint, Filter, Key, Tree, cover
 PATIENCE_NS = 2_000_000_000
 CALM_NS = 1_500_000_000  # nothing happens for that long before something counts as established
 
+IN_DOUBT = "journal-failed"  # nobody knows what of it the disk has
+
 Way: TypeAlias = tuple[tuple[int, Key], ...]  # wires, and the nodes behind them
 
 
@@ -40,6 +44,7 @@ class Subscription:
     filter: Filter
     since_ns: int = NEVER  # when it was confirmed
     until_ns: int = NEVER  # when the guest wanted to end it, or ended
+    keeps: bool = False  # it is a journal's, for persistent messages only
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +56,11 @@ class Publication:
     node: Key
     message: Message
     ns: int
+    kept: bool = False  # it is persistent: it may take its time, and be refused
     ways: dict[Key, Way] = field(default_factory=dict)  # to the nodes of those who may want it
     owed: list[Subscription] = field(default_factory=list)
+    confirmed_ns: int = NEVER  # if it is persistent
+    refused: str = ""  # why
 
 
 class Sight(NamedTuple):
@@ -108,6 +116,8 @@ class Deliveries:
             way = ways.get(subscription.node)
             if way is None or subscription.until_ns <= publication.ns:
                 continue
+            if subscription.keeps and not publication.kept:
+                continue
             if not subscription.filter.takes(publication.message):
                 continue
             publication.ways[subscription.node] = way
@@ -162,7 +172,7 @@ class Deliveries:
 
     def _what_was_seen(self) -> Iterator[Complaint]:
         mine = {(one.guest, one.id): one for one in self.subscriptions}
-        last: dict[tuple[str, str], list[Sight]] = {}
+        last: dict[tuple[str, str, bool], list[Sight]] = {}
         for sight in self.sights:
             self.counts["seen"] += 1
             said = self.publications.get((sight.publisher, sight.number))
@@ -177,7 +187,10 @@ class Deliveries:
                     yield Complaint("mismatch", f"{text} for {one.filter if one else 'nothing'}")
             if not taken:
                 yield Complaint("mismatch", f"{what} for no subscription")
-            before = last.setdefault((sight.guest, sight.publisher), [])
+            keeps = any(one is not None and one.keeps for one in taken)
+            if said.refused and not (keeps and said.refused == IN_DOUBT):
+                yield Complaint("refused", f"{what}, which was refused: {said.refused}")
+            before = last.setdefault((sight.guest, sight.publisher, said.kept), [])
             yield from self._order(what, sight, before)
             before.append(sight)
 
@@ -194,8 +207,9 @@ class Deliveries:
     def _patience(self, said: Publication, way: Way) -> int:
         """When it must have come: a while after it was said, or after what stopped it."""
         names = [said.node[0], *(key[0] for _, key in way)]
-        soon = said.ns + PATIENCE_NS
-        near = [t for t in self.troubles if t.until_ns >= said.ns - CALM_NS and t.touches(names)]
+        said_ns = said.confirmed_ns if said.kept else said.ns
+        soon = said_ns + PATIENCE_NS
+        near = [t for t in self.troubles if t.until_ns >= said_ns - CALM_NS and t.touches(names)]
         for trouble in sorted(near):
             if trouble.since_ns <= soon:
                 soon = max(soon, trouble.until_ns + CALM_NS + PATIENCE_NS)
@@ -207,6 +221,8 @@ class Deliveries:
             for id in sight.ids:
                 seen.setdefault((sight.guest, sight.publisher, sight.number, id), sight.ns)
         for said in self.publications.values():
+            if said.kept and said.confirmed_ns == NEVER:
+                continue
             for one in said.owed:
                 at_ns = seen.get((one.guest, said.guest, said.number, one.id), NEVER)
                 way = said.ways[one.node]
@@ -216,7 +232,7 @@ class Deliveries:
                 ended = min(
                     one.until_ns,
                     gone.get(one.guest, NEVER),
-                    gone.get(said.guest, NEVER),
+                    NEVER if said.kept else gone.get(said.guest, NEVER),
                     *(self._ends.get(wire, NEVER) for wire, _ in way),
                 )
                 if soon > end_ns or ended <= soon:

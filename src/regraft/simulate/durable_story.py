@@ -14,15 +14,15 @@ from random import Random
 
 from regraft.errors import DiskError
 from regraft.journal.retention import Retention
-from regraft.kernels.inbox import Inbox, ReceivedMessage
+from regraft.kernels.inbox import ReceivedMessage
 from regraft.limits import Limits
-from regraft.node.event import DiskFailed, Event
+from regraft.node.event import Event
 from regraft.node.storage import Retained
-from regraft.simulate.disk import FULL, Disk
+from regraft.simulate.disk import Disk
 from regraft.simulate.ledger import Box, Ledger, Letter, judge
 from regraft.simulate.regular import Reading, Regular
+from regraft.simulate.witness import Witness, audit
 from regraft.simulate.world import Broker, World
-from regraft.wire import native
 
 STREAM = Retained("all", "kept/#")
 TOPICS = ("kept/a", "kept/b", "kept/a/x", "loose/a", "loose/b")
@@ -68,7 +68,7 @@ class DurableStory:
     events: dict[str, int] = field(default_factory=dict)  # what happened, how often
     over: bool = False  # the node cannot be started any more
     _expiring: float = 0.0
-    _watch: dict[int, Inbox] = field(default_factory=dict)
+    _witness: Witness = field(default_factory=Witness)
     _sent: dict[int, dict[int, Letter]] = field(default_factory=dict)  # by connection and ordinal
     _readings: dict[int, dict[int, Reading]] = field(default_factory=dict)  # the same, and id
 
@@ -123,7 +123,7 @@ class DurableStory:
 
     def begin(self) -> None:
         """Start a node on the disk as it is."""
-        self._watch.clear()
+        self._witness = Witness()
         self._sent.clear()
         self._readings.clear()
         self.ledger.disk, self.ledger.broken = self.disk, False
@@ -170,13 +170,11 @@ class DurableStory:
 
     def _written(self, key: int, data: bytes) -> None:
         """The node writes: whatever it says must be true now."""
-        inbox = self._watch.setdefault(key, Inbox(1 << 26, native.read_transfer))
-        for kind, content, _ in inbox.feed(data):
-            if isinstance(kind, tuple):
-                for message in content:
-                    self._delivers(message, self._readings.get(key, {}))
-            elif kind in (native.Kind.CONFIRMED, native.Kind.ERROR):
-                self._answered(native.decode(kind, content), self._sent.get(key, {}))
+        for said in self._witness.read(key, data):
+            if isinstance(said, ReceivedMessage):
+                self._delivers(said, self._readings.get(key, {}))
+            else:
+                self.ledger.answered(said, self._sent.get(key, {}))
 
     def _delivers(self, message: ReceivedMessage, readings: dict[int, Reading]) -> None:
         letter = self.ledger.letter_of(message.body)
@@ -197,30 +195,9 @@ class DurableStory:
         if sequence in box.seen and not message.attempts:
             self.ledger.complain(f"{box.name} delivers {sequence} again, and does not say so")
 
-    def _answered(self, answer: native.Confirmed | native.Error, sent: dict[int, Letter]) -> None:
-        """A message was taken or refused; its publisher may never hear of it."""
-        if isinstance(answer, native.Error):
-            for ordinal in range(answer.ordinal, answer.ordinal + answer.count):
-                if ordinal in sent:
-                    sent[ordinal].refused = True
-                    if not self.ledger.broken and sent[ordinal].safe:
-                        self.ledger.complain(f"refused {sent[ordinal]}, which it has")
-            return
-        if self.ledger.broken and answer.takers:
-            self.ledger.complain("confirmed something after the disk had failed")
-        if answer.known and self.retention:
-            return  # it was there, and may have been dropped meanwhile
-        for ordinal in range(answer.ordinal - answer.count + 1, answer.ordinal + 1):
-            if ordinal in sent:
-                self.ledger.check_safe(sent[ordinal], "confirmed")
-
     def _reported(self, event: Event) -> None:
-        if type(event) is DiskFailed and event.what in ("write", "sync", "create"):
-            if event.errno not in FULL:
-                self.ledger.broken = True
-                self._count("failure")
-            else:
-                self._count("disk full")
+        if what := self.ledger.reported(event):
+            self._count(what)
 
     # ------------------------------------------------------------------------- what happens
 
@@ -410,58 +387,19 @@ class DurableStory:
         return ""
 
     def _audit(self, final: bool) -> None:
-        """See what every mailbox and the stream hold; settle it; at last nothing must be left."""
+        """See what is there after all."""
         self.restart()
         if self.over:
             return
         auditor = Regular("auditor", self.ledger)
         self.come(auditor)
-        readings = [auditor.attach(self.ledger.box(*named), 10_000) for named in BOXES]
-        replay = auditor.replay(sequence=1)
-        rounds = 0
-        while rounds < 400 and (not rounds or self._unread(auditor, readings)):
-            self.world.advance(50)
-            rounds += 1
-            for reading in readings:
-                if not final and reading.held:
-                    self._check_held(reading)
-                    auditor.settle(reading, list(reading.held), True)
-        self._check_replay(replay)
-        for reading in readings:
-            if not reading.stands or reading.tokens:
-                self.ledger.complain(f"{_name(reading)} does not answer at the end")
-            if final and (reading.waiting or reading.held):
-                self.ledger.complain(f"{_name(reading)} still holds {reading.waiting} at the end")
-            box = reading.box
-            if not final and box is not None and (left := box.owed()):
-                self.ledger.complain(f"{box.name} lost {sorted(left)[:5]}, which was not settled")
-        unconfirmed = self.broker.node.report("journal", 1)["unconfirmed"]
-        if unconfirmed:
-            self.ledger.complain(f"{unconfirmed} confirmations wait at the end")
-        auditor.go()
+        self._check_replay(audit(auditor, self.broker, BOXES, final))
         self.end(power=final)
-
-    def _unread(self, auditor: Regular, readings: list[Reading]) -> bool:
-        """Whether something came since the last look."""
-        before = auditor.looked
-        auditor.looked = (auditor.taken, sum(len(one.tokens) for one in readings))
-        return auditor.looked != before or auditor.looked[1] > 0
-
-    def _check_held(self, reading: Reading) -> None:
-        box = reading.box
-        assert box is not None
-        if settled := box.settled & reading.held.keys():
-            self.ledger.complain(f"{box.name} still has {sorted(settled)[:5]}, which was settled")
 
     def _check_replay(self, replay: Reading) -> None:
         if replay.first > 1 and not self.retention and not self._expiring:
             self.ledger.complain(f"the stream begins with {replay.first}")
         self.ledger.stream_first = max(1, replay.first)
-
-
-def _name(reading: Reading) -> str:
-    box: Box | None = reading.box
-    return box.name if box is not None else "the stream"
 
 
 ACTIONS: tuple[tuple[float, Callable[[DurableStory, Random, Regular], None]], ...] = (

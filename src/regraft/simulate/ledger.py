@@ -7,12 +7,14 @@ complaint; what can only be judged at the end is judged by `judge`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from regraft.model.topics import matches
-from regraft.simulate.disk import Disk
+from regraft.node.event import DiskFailed, Event
+from regraft.simulate.disk import FULL, Disk
 from regraft.simulate.world import World
+from regraft.wire import native
 
 SLACK_NS = 20_000_000  # for what is on its way when a connection ends
 
@@ -102,6 +104,7 @@ class Ledger:
         self.world = world
         self.complaints: list[str] = []
         self.letters: dict[bytes, Letter] = {}  # by mark
+        self.elsewhere: Mapping[bytes, Letter] = {}  # those that other nodes have promised to keep
         self.stream = Line("the stream", stream, stands_ns=0)
         self.stream_first = 1  # the oldest sequence that the last look found
         self.dropping = False  # the stream keeps only the newest for sure
@@ -123,7 +126,10 @@ class Ledger:
 
     def letter_of(self, body: bytes) -> Letter | None:
         """The letter with this body; None for messages that are not persistent."""
-        return self.letters.get(body[: body.find(b">") + 1]) if body[:1] == b"<" else None
+        if body[:1] != b"<":
+            return None
+        mark = body[: body.find(b">") + 1]
+        return self.letters.get(mark) or self.elsewhere.get(mark)
 
     def must_be_kept(self, letter: Letter) -> bool:
         """Whether somebody was promised that it is kept."""
@@ -145,6 +151,35 @@ class Ledger:
         letter.safe = self.disk.is_durable(letter.mark)
         if not letter.safe:
             self.complain(f"{what} {letter}, which is not safe yet")
+
+    def reported(self, event: Event) -> str:
+        """What the disk told the node, in a word; nothing if all is well."""
+        if type(event) is not DiskFailed or event.what not in ("write", "sync", "create"):
+            return ""
+        if event.errno in FULL:
+            return "disk full"
+        self.broken = True
+        return "failure"
+
+    def answered(self, answer: native.Confirmed | native.Error, sent: dict[int, Letter]) -> None:
+        """A message is taken or refused, now; its publisher may never hear of it.
+
+        `sent` are the letters of this connection, by ordinal.
+        """
+        if isinstance(answer, native.Error):
+            for ordinal in range(answer.ordinal, answer.ordinal + answer.count):
+                if ordinal in sent:
+                    sent[ordinal].refused = True
+                    if not self.broken and sent[ordinal].safe:
+                        self.complain(f"refused {sent[ordinal]}, which it has")
+            return
+        if self.broken and answer.takers:
+            self.complain("confirmed something after the disk had failed")
+        if answer.known and self.dropping:
+            return  # it was there, and may have been dropped meanwhile
+        for ordinal in range(answer.ordinal - answer.count + 1, answer.ordinal + 1):
+            if ordinal in sent:
+                self.check_safe(sent[ordinal], "confirmed")
 
     def confirmed(self, letter: Letter, takers: int, known: bool) -> None:
         """A publisher was told that it is safe."""

@@ -17,7 +17,6 @@ from random import Random
 from typing import Any
 
 from regraft.kernels.inbox import ReceivedMessage
-from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.node.effect import Effect, SendDatagram, WakeAt
 from regraft.node.event import Datagram, Event, Tick
@@ -45,6 +44,7 @@ from regraft.simulate.deliveries import (
     Subscription,
     Trouble,
 )
+from regraft.simulate.disks import DISK_ACTS, Disks
 from regraft.simulate.guest import Guest
 from regraft.simulate.network import MS, Conditions, End, Network
 from regraft.simulate.plan import COLORS, TOPICS, Act, Plan, message_of
@@ -82,6 +82,7 @@ class NetworkStory:
     network: Network = field(init=False)
     tree: Tree = field(default_factory=Tree)
     deliveries: Deliveries = field(init=False)
+    disks: Disks = field(init=False)
     complaints: list[Complaint] = field(default_factory=list)
     converged_ms: float = -1.0  # after the end of all trouble
     counts: dict[str, int] = field(default_factory=dict)  # acts that made sense
@@ -106,6 +107,7 @@ class NetworkStory:
         conditions = Conditions(spread_ms=plan.spread_ms, jitter=plan.jitter, loss=plan.loss)
         self.network = Network(self.world, plan.seed, conditions)
         self.deliveries = Deliveries(self.tree, self._told)
+        self.disks = Disks(self.world, plan, self.bugs, self._halted)
 
     # ------------------------------------------------------------------------ telling
 
@@ -114,6 +116,7 @@ class NetworkStory:
         for act in self.plan.acts:
             if act.ms <= self.plan.end_ms:
                 self.world.advance_to(max(int(act.ms * MS), self.world.ns))
+                self.complaints += self.disks.complaints()
                 if self.complaints:
                     break
                 self._act(act)
@@ -126,6 +129,7 @@ class NetworkStory:
                 self._last_round()
         if not self.complaints:
             end_ns = self.world.ns
+            self._look_at_disks()
             judged = self.deliveries.judge(end_ns, self._gone, self._gentle())
             self.complaints += islice(judged, COMPLAINTS_MAX)
             self.complaints += islice(self._uncaused(), COMPLAINTS_MAX)
@@ -141,7 +145,11 @@ class NetworkStory:
             self.tell_people(f"{self.world.ns / MS:10.3f} ms  {text}")
 
     def _act(self, act: Act) -> None:
-        if ACTS[act.what](self, *act.args):
+        if act.what in DISK_ACTS:
+            done = DISK_ACTS[act.what](self.disks, *act.args)
+        else:
+            done = ACTS[act.what](self, *act.args)
+        if done:
             self.counts[act.what] = self.counts.get(act.what, 0) + 1
             if act.what in DISTURBING:
                 self._disturbed.append(self.world.ns)
@@ -158,7 +166,9 @@ class NetworkStory:
         node_id = Random(f"id {plan.seed} {index}").randbytes(16)
         random = Random(f"node {plan.seed} {index} {incarnation}")
         identity = Identity(node_id, key[0], incarnation)
-        broker = self.world.broker(key[0], Limits(), 10_000, identity=identity, random=random)
+        broker = self.disks.broker(key[0], identity=identity, random=random)
+        if broker is None:
+            return False
         self._brokers[index] = broker
         self._keys[broker] = key
         self._by_key[key] = broker
@@ -183,6 +193,9 @@ class NetworkStory:
         broker.node.join(joining, self.world.now())
         broker.begin()
         self._look(broker, key)
+        line = self.disks.line(key)
+        if line is not None:
+            self.deliveries.subscriptions.append(line)
         return True
 
     def _stepped(
@@ -243,6 +256,7 @@ class NetworkStory:
         if index in self._paused:
             self._is_over(self._paused.pop(index))
         self.tree.fall(key, self.world.ns)
+        self.disks.ends(key[0])
         for number in [n for n, visit in self._visits.items() if visit.node == key]:
             self._leaves(number)
 
@@ -254,6 +268,7 @@ class NetworkStory:
         key = self._keys[broker]
         for number in [n for n, visit in self._visits.items() if visit.node == key]:
             self._depart(number)
+        self.disks.ends(key[0])
         self._leaving[key] = self.world.ns
         self.world.after(10 * MS, partial(broker.stop, "the plan says so"))
         return True
@@ -291,6 +306,10 @@ class NetworkStory:
         self._ends(index)
         return True
 
+    def _halted(self, index: int, power: bool) -> None:
+        """The disk of a node halts, and the node with it."""
+        self._act(Act(self.world.ns / MS, "dark" if power else "kill", (index,)))
+
     # ------------------------------------------------------------------------- guests
 
     def _arrive(self, number: int, index: int) -> bool:
@@ -303,6 +322,7 @@ class NetworkStory:
         visit.guest.on_seen = partial(self._seen, visit)
         visit.guest.on_control = partial(self._answered, visit)
         self._visits[number] = visit
+        self.disks.connected(visit.node[0], visit.guest.pipe.key)
         return True
 
     def _guest(self, broker: Broker, name: str) -> Guest:
@@ -347,39 +367,80 @@ class NetworkStory:
     def _answered(self, visit: Visit, message: Any) -> None:
         if isinstance(message, native.Subscribed):
             visit.subscriptions[message.id].since_ns = self.world.ns
+        elif isinstance(message, native.Confirmed):
+            for number in range(message.ordinal - message.count, message.ordinal):
+                self._confirmed(visit, number, message)
         elif isinstance(message, native.Error):
+            first = message.ordinal - 1
+            kept = [self._publication(visit, first + n) for n in range(message.count)]
+            if kept and all(said.kept for said in kept):
+                for said in kept:
+                    said.refused = message.name
+                if self.disks.refused(visit.node[0], message.name):
+                    return
             text = f"{visit.guest.name} was refused: {message.text}"
             self.complaints.append(Complaint("refused", text))
 
-    def _publish(
-        self, number: int, count: int, gap: float, topic: str, n: int, color: str, size: int
-    ) -> bool:
+    def _confirmed(self, visit: Visit, number: int, message: native.Confirmed) -> None:
+        said = self._publication(visit, number)
+        letter = self.disks.letter_of(said.message)
+        if letter is None or said.refused or said.confirmed_ns < NEVER:
+            text = f"{visit.guest.name} was told that its message {number} is safe"
+            self.complaints.append(Complaint("confirmed", text))
+            return
+        said.confirmed_ns = self.world.ns
+        self.disks.confirmed(visit.node[0], letter, message)
+
+    def _publication(self, visit: Visit, number: int) -> Publication:
+        return self.deliveries.publications[visit.guest.name, number]
+
+    def _publish(self, number: int, count: int, gap: float, *what: Any) -> bool:
+        return self._speak(number, count, gap, what, False)
+
+    def _keep(self, number: int, count: int, gap: float, *what: Any) -> bool:
+        return self._speak(number, count, gap, what, True)
+
+    def _speak(self, number: int, count: int, gap: float, what: Sequence[Any], kept: bool) -> bool:
         visit = self._visits.get(number)
         if visit is None:
             return False
         for place in range(count):
-            say = partial(self._say, visit, topic, n, color, size)
+            say = partial(self._say, visit, kept, *what)
             self.world.after(int(place * gap * MS), say)
         return True
 
-    def _say(self, visit: Visit, topic: str, n: int, color: str, size: int) -> None:
-        if visit.guest.name in self._gone:
+    def _say(self, visit: Visit, kept: bool, topic: str, n: int, color: str, size: int) -> None:
+        name, number = visit.guest.name, len(visit.said)
+        if name in self._gone:
             return
-        body = f"{visit.guest.name} {len(visit.said)} ".encode() + b"." * size
-        message = message_of(topic, n, color, body)
+        if kept:
+            message = message_of(topic, n, color, b"." * size)
+            message = self.disks.letter(message, name, number, n)
+        else:
+            message = message_of(topic, n, color, f"{name} {number} ".encode() + b"." * size)
         visit.said.append(message)
         visit.guest.publish(message)
 
     def _sent(self, visit: Visit, number: int) -> None:
         message = visit.said[number]
+        letter = self.disks.letter_of(message)
+        if letter is not None:
+            self.disks.sent(visit.node[0], visit.guest.pipe.key, number + 1, letter)
+        name, ns = visit.guest.name, self.world.ns
         self.deliveries.publish(
-            Publication(visit.guest.name, number, visit.node, message, self.world.ns)
+            Publication(name, number, visit.node, message, ns, letter is not None)
         )
 
     def _seen(self, visit: Visit, message: ReceivedMessage) -> None:
-        publisher, number, _ = message.body.split(b" ", 2)
+        letter = self.disks.letter_of(message)
+        if letter is not None:
+            publisher, number = letter.publisher, letter.number
+            self.disks.seen(letter)
+        else:
+            words = message.body.split(b" ", 2)
+            publisher, number = words[0].decode(), int(words[1])
         ids = frozenset(message.subscriptions)
-        sight = Sight(visit.guest.name, publisher.decode(), int(number), self.world.ns, ids)
+        sight = Sight(visit.guest.name, publisher, number, self.world.ns, ids)
         self.deliveries.sights.append(sight)
 
     # ------------------------------------------------------------------------ trouble
@@ -507,6 +568,7 @@ class NetworkStory:
         for index in list(self._paused):
             self._resume(index)
         self.network.conditions.loss = 0.0
+        self.disks.make_well()
         others = [index for index in self._starts if index != 0]
         if 0 in self._starts and others:
             self._start(0, others[:3])
@@ -549,6 +611,9 @@ class NetworkStory:
         for visit in self._visits.values():
             mine = wanted.setdefault(visit.node, set())
             mine.update(one.filter for one in visit.subscriptions.values() if one.until_ns == NEVER)
+        for broker in self._brokers.values():
+            key = self._keys[broker]
+            wanted.setdefault(key, set()).update(self.disks.wanted(key[0]))
         yield from tables(standings, wanted, self._interests, self.plan.covering)
 
     def _last_round(self) -> None:
@@ -556,18 +621,32 @@ class NetworkStory:
         random = Random(f"last round {self.plan.seed}")
         before = len(self.deliveries.publications)
         for visit in self._visits.values():
-            for _ in range(2):
+            for kept in (False, False, *self.disks.at(visit.node[0])):
                 what = (random.choice(TOPICS), random.randrange(12), random.choice(COLORS))
-                self._say(visit, *what, 0)
+                self._say(visit, kept, *what, 0)
         self.world.advance(PATIENCE_NS / MS + 1)
         for said in islice(self.deliveries.publications.values(), before, None):
             for one in self.deliveries.subscriptions:
                 wants = one.until_ns == NEVER and one.filter.takes(said.message)
-                if wants and one not in said.owed:
-                    text = f"no way for what {said.guest} said to {one.guest}, though all is well"
-                    self.complaints.append(Complaint("unrouted", text))
+                if not wants or one in said.owed or said.refused or (one.keeps and not said.kept):
+                    continue
+                text = f"no way for what {said.guest} said to {one.guest}, though all is well"
+                self.complaints.append(Complaint("unrouted", text))
+        for said in self.deliveries.publications.values():
+            answered = said.refused or said.confirmed_ns < NEVER
+            if said.kept and not answered and said.guest not in self._gone:
+                text = f"{said.guest} never heard what became of its message {said.number}"
+                self.complaints.append(Complaint("unanswered", text))
         for found in self._unsettled():
             self.complaints.append(Complaint(found.kind, f"and then: {found.text}"))
+
+    def _look_at_disks(self) -> None:
+        """It is over: what have the nodes kept?"""
+        for broker in self._brokers.values() if self.plan.disks else ():
+            broker.paused = False
+            broker.power_off()
+        self.deliveries.sights += self.disks.finish()
+        self.complaints += self.disks.complaints()
 
 
 def _name(index: int) -> str:
@@ -592,6 +671,7 @@ ACTS: dict[str, Callable[..., bool]] = {
     "subscribe": NetworkStory._subscribe,
     "unsubscribe": NetworkStory._unsubscribe,
     "publish": NetworkStory._publish,
+    "keep": NetworkStory._keep,
     "cut": NetworkStory._cut_link,
     "silence": NetworkStory._silence,
     "partition": NetworkStory._partition,

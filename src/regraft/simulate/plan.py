@@ -26,6 +26,8 @@ SELECTORS = (
     *("color IN ('red', 'blue')", "color LIKE 'r%' AND n > 1", "color IS NOT NULL"),
 )
 COLORS = ("red", "blue", "green")
+RETAINED = ("a/#", "b/#", "c/#", "#")
+BOXES = (("shelf", "a/#", 0), ("tray", "b/#", 0), ("rack", "+/x", 0))  # mailboxes
 
 STARTED_MS = 1500  # by then all nodes have been started
 TROUBLE_MS = 4500  # from then on things go wrong
@@ -58,6 +60,7 @@ class Plan:
     reconfiguration: str = "deferred-timed"
     deferral_ms: int = 3000
     covering: bool = True
+    disks: tuple[tuple[int, str], ...] = ()  # nodes that have one, and what they retain there
 
     def without(self, acts: Sequence[Act]) -> Plan:
         """The same with these acts only."""
@@ -67,16 +70,24 @@ class Plan:
         """For people."""
         about = f"{self.nodes} nodes, {self.mode}, {self.loss:.0%} of datagrams lost"
         more = f"degree {self.max_degree}, {self.reconfiguration} {self.deferral_ms} ms"
+        if self.disks:
+            more += f", disks {' '.join(f'{node}:{retained}' for node, retained in self.disks)}"
         lines = [f"seed {self.seed}: {about}, {more}", *map(str, self.acts)]
         return "\n".join([*lines, f"{self.end_ms:9.1f} ms  the end"])
 
 
 def make_plan(
-    seed: int, mode: str = "", nodes: int = 0, lasting_ms: float = 0, pace: float = 1.0
+    seed: int,
+    mode: str = "",
+    nodes: int = 0,
+    lasting_ms: float = 0,
+    pace: float = 1.0,
+    disks: bool | None = None,
 ) -> Plan:
     """The plan of a seed: of 3 to 20 nodes and either mode, unless something else is said.
 
-    `pace` is how much guests do, by the time that it all lasts.
+    `pace` is how much guests do, by the time that it all lasts. In every second story some nodes
+    have disks, unless `disks` says whether.
     """
     random = Random(f"plan {seed}")
     mode = mode or MODES[seed % 2]
@@ -91,6 +102,13 @@ def make_plan(
     ]
     if random.random() < 0.4:
         acts = [_knowing_all(act, nodes) for act in acts]
+    chance = Random(f"disks {seed}")
+    having: tuple[tuple[int, str], ...] = ()
+    if chance.random() < 0.5 if disks is None else disks:
+        count = min(nodes, chance.choice((1, 2, 2, 3, 6)))
+        where = sorted(chance.sample(range(nodes), count))
+        having = tuple((node, chance.choice(RETAINED)) for node in where)
+        acts += _keeping(chance, nodes, where, end_ms)
     acts.sort(key=lambda act: act.ms)
     return Plan(
         seed,
@@ -105,6 +123,7 @@ def make_plan(
         reconfiguration=random.choice(("deferred-timed", "deferred-timed", "strawman")),
         deferral_ms=random.choice((500, 3000)),
         covering=random.random() < 0.85,
+        disks=having,
     )
 
 
@@ -303,3 +322,78 @@ TROUBLES = {
     "pause": _pause,
     "move": _move,
 }
+
+
+# ---------------------------------------------------------------------------------- disks
+
+
+def _keeping(random: Random, nodes: int, where: Sequence[int], end_ms: float) -> Iterator[Act]:
+    """Somebody publishes what must not be lost at each node with a disk, and the disks fail."""
+    comes = STARTED_MS + random.uniform(0, 500)
+    lasting = (end_ms - comes) / 1000
+    yield Act(comes, "arrive", (390, random.randrange(nodes)))
+    yield Act(comes, "subscribe", (390, 3900, random.choice(RETAINED), False, ""))
+    for place, node in enumerate(where):
+        yield from _coming(random, 300 + place, node, comes, end_ms)
+        for _ in range(int(lasting * random.choice((0.3, 0.7, 1.5)))):
+            ms = random.uniform(comes, end_ms)
+            act = _publish(random, 300 + place, ms)
+            yield act if random.random() < 0.2 else act._replace(what="keep")
+        if random.random() < 0.6:
+            yield from _reading(random, place, node, comes, end_ms)
+    for _ in range(random.choice((0, 1, 3))):  # perhaps where there is no disk
+        ms = random.uniform(comes, end_ms)
+        yield _publish(random, random.randrange(nodes), ms)._replace(what="keep")
+    for _ in range(random.choice((0, 1, 2, 4, 6))):
+        place = random.randrange(len(where))
+        ms = random.uniform(TROUBLE_MS, end_ms)
+        burst = _publish(random, 300 + place, ms - 5)
+        yield burst._replace(what="keep", args=(300 + place, 20, 1.5, *burst.args[3:]))
+        yield from random.choice(FAULTS)(random, nodes, where[place], ms)
+
+
+def _coming(random: Random, guest: int, node: int, comes: float, end_ms: float) -> Iterator[Act]:
+    """A guest that comes again, should its node have been started again."""
+    while comes < end_ms:
+        yield Act(comes, "arrive", (guest, node))
+        comes += random.uniform(500, 2500)
+
+
+def _reading(random: Random, number: int, node: int, ms: float, end_ms: float) -> Iterator[Act]:
+    """A regular that comes again to read its mailbox."""
+    which = random.randrange(len(BOXES))
+    while ms < end_ms:
+        yield Act(ms, "box", (node, number, which))
+        yield Act(ms + random.uniform(10, 900), "settle", (node, number, random.random()))
+        ms += random.uniform(500, 2500)
+
+
+def _failing(random: Random, nodes: int, node: int, ms: float) -> Iterator[Act]:
+    """Something fails for good; perhaps somebody notices, and starts the node again."""
+    what = random.choice(("sync", "sync", "write", "create"))
+    yield Act(ms, "fail", (node, what, random.randint(1, 4)))
+    if random.random() < 0.6:
+        ms += random.uniform(50, 2500)
+        yield Act(ms, random.choice(("kill", "dark")), (node,))
+        yield Act(ms + _short(random), "start", (node, _seeds(random, nodes, node)))
+
+
+def _filling(random: Random, nodes: int, node: int, ms: float) -> Iterator[Act]:
+    yield Act(ms, "fill", (node,))
+    yield Act(ms + random.choice((5, 300, 3000)), "room", (node,))
+
+
+def _halting(random: Random, nodes: int, node: int, ms: float) -> Iterator[Act]:
+    """A node dies in the middle of a write or sync, or just behind it."""
+    what, soon = random.choice(("write", "sync")), random.randint(1, 4)
+    power, after = random.random() < 0.5, random.random() < 0.5
+    yield Act(ms, "halt", (node, what, soon, after, power))
+    yield Act(ms + 100 + _short(random), "start", (node, _seeds(random, nodes, node)))
+
+
+def _restarting(random: Random, nodes: int, node: int, ms: float) -> Iterator[Act]:
+    yield Act(ms, random.choice(("kill", "dark")), (node,))
+    yield Act(ms + _short(random), "start", (node, _seeds(random, nodes, node)))
+
+
+FAULTS = (_failing, _filling, _halting, _restarting)

@@ -190,6 +190,32 @@ def test_while_the_journal_takes_nothing_all_that_is_persistent_is_refused(desk:
     assert [outlet is desk.live for outlet in desk.lane.take_dirty()] == [True]
 
 
+def test_what_comes_from_another_node_waits_for_nothing(desk: Desk) -> None:
+    """It was safe there before it came."""
+    desk.source.outlet = type(desk.live)(8)
+    desk.publish("both/a", b"1")
+    desk.publish("live/a", b"2")
+    assert desk.lane.take_dirty() == [desk.live]
+    assert desk.delivered() == [b"1", b"2"]
+    assert (desk.keeper.kept, len(desk.keeper.waiting)) == (1, 0)
+    desk.publish("kept/a")
+    assert (desk.keeper.kept, desk.lane.untaken, desk.lane.refused) == (2, 0, 0)
+    assert desk.release(desk.write()) == []
+
+
+@pytest.mark.parametrize("refusal", [54, 55, 0], ids=["failed", "full disk", "full mailbox"])
+def test_what_cannot_be_kept_goes_on_from_node_to_node(desk: Desk, refusal: int) -> None:
+    desk.source.outlet = type(desk.live)(8)
+    desk.keeper.refusal = refusal
+    desk.keeper.set_full(desk.slot, not refusal)
+    desk.publish("both/a", b"1")
+    desk.publish("live/a", b"2")
+    assert desk.lane.take_dirty() == [desk.live]
+    assert desk.delivered() == [b"1", b"2"]
+    assert desk.recorder.used == 0
+    assert (desk.lane.refused, desk.source.refusals) == (1, [])
+
+
 def test_messages_that_are_not_persistent_may_overtake(desk: Desk) -> None:
     desk.publish("both/a", b"persistent")
     desk.feed(native.encode(Message("both/a", b"passing")))
