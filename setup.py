@@ -35,11 +35,14 @@ KERNELS = (
     "takers",
     "records",
     "replay",
+    "columns",
+    "staged",
     "windows",
     "keeper",
     "lane",
     "inbox",
     "outbox",
+    "rows",
 )
 
 FOLDER = Path("src/regraft/kernels")  # setuptools wants paths relative to this file

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "console": BELOW_TOP,
     "pipeline": BELOW_TOP,
     "testing": BELOW_TOP,
-    "commands": BELOW_TOP,
+    "commands": BELOW_TOP | {"pipeline"},
     "cli": BELOW_TOP | {"commands", "config", "console", "pipeline"},
     "__main__": {"cli"},
 }

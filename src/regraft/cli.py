@@ -31,6 +31,7 @@ COMMANDS = {
     "link": "regraft.commands.link:link",
     "node": "regraft.commands.node:node",
     "journal": "regraft.commands.journal:journal",
+    "pipeline": "regraft.commands.pipeline:pipeline",
     "selector": "regraft.commands.selector:selector",
     "bench": "regraft.commands.bench:bench",
     "completion": "regraft.commands.completion:completion",

@@ -70,6 +70,10 @@ class Limits:
     in_flight: int = 10_000  # messages of a mailbox delivered and not settled, at most
     publishers_remembered: int = 100_000  # the longest idle is forgotten first
     publisher_idle_s: int = 604_800  # after which what a publisher sent is forgotten
+    bulk_connections: int = 64  # that read tables or stage messages, at the same time
+    staged_bytes: int = 16 * 1024 * MIB  # messages that wait for their batch to be committed
+    staged_s: int = 86_400  # after which they are dropped, if nobody does
+    sinks_remembered: int = 10_000  # whose batches are recognised; the longest idle goes first
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -434,7 +434,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
     left = {block.place for block in BLOCKS} - {block.place for block in [*run, *excused]}
     assert not left, f"neither run nor excused: {left}"
-    assert len(excused) <= 4
+    assert len(excused) <= 8  # five of them need Java
     for block in CONSOLES:
         for command, _ in commands_of(block):
             assert "regraft " in command, block.place

@@ -36,7 +36,7 @@ from regraft.node.connection import State
 from regraft.node.effect import Close, Write
 from regraft.node.event import Now, Opened, Received
 from regraft.overlay.messages import Reason
-from regraft.wire import native, protobuf
+from regraft.wire import bulk, native, protobuf
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -233,7 +233,7 @@ def test_reasons_and_commands() -> None:
     rows = table("Between nodes", "Reason")
     assert [(int(row["Reason"]), row["Name"]) for row in rows] == [(r, r.name) for r in Reason]
     commands = [code(row["Command"]) for row in table("Looking at a node", "Command")]
-    assert commands == list(operating.COMMANDS)
+    assert commands == [*operating.COMMANDS, *bulk.COMMANDS]
     for what in INSPECTED:
         assert f"`{what}`" in section("Looking at a node") and f"`{what}`" in section("Inspect")
 

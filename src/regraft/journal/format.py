@@ -254,6 +254,36 @@ class HoleMade(msgspec.Struct, frozen=True, tag="hole-made"):
     size: int
 
 
+class Part(NamedTuple):
+    """Staged messages of one publisher of a sink: a file beside the journal."""
+
+    number: int
+    attempt: str
+    size: int  # bytes
+    messages: int
+
+
+class SinkCommitted(msgspec.Struct, frozen=True, tag="sink-committed"):
+    """All messages of these parts are published from here on, come what may."""
+
+    sink: str
+    batch: int
+    parts: list[Part]
+
+
+class SinkApplied(msgspec.Struct, frozen=True, tag="sink-applied"):
+    """They are: all of them were appended."""
+
+    sink: str
+    batch: int
+
+
+class SinkGone(msgspec.Struct, frozen=True, tag="sink-gone"):
+    """Its batches are forgotten; one of them would be published again."""
+
+    sink: str
+
+
 Control: TypeAlias = (
     StreamMade
     | StreamGone
@@ -270,6 +300,9 @@ Control: TypeAlias = (
     | TopicMade
     | TopicGone
     | HoleMade
+    | SinkCommitted
+    | SinkApplied
+    | SinkGone
 )
 
 _CONTROL = msgspec.json.Decoder(Control)

@@ -102,10 +102,10 @@ class Journal:
         self._reads: dict[int, Callable[[bytes, str], None]] = {}  # the journal's own
         self.recorder = self._recorder(recovered)
         self._drops = Drops(self.segments, self._retention)
-        self._places = Places(
+        self.places = Places(
             self.state, self.segments, self.recorder, self.tail, self._ask, limits.index_cache_bytes
         )
-        self._compaction = Compaction(self.state, self.segments, self._places.footers, self._ask)
+        self._compaction = Compaction(self.state, self.segments, self.places.footers, self._ask)
         self._open(recovered, now_us)
 
     def _retention(self, name: str) -> Retention:
@@ -346,6 +346,12 @@ class Journal:
                 return
             self._forget(number, now_us)
 
+    def note_sink(
+        self, what: format.SinkCommitted | format.SinkApplied | format.SinkGone, now_us: int
+    ) -> None:
+        """A batch will be published whole, or it was, or a sink is forgotten."""
+        self._control(what, now_us)
+
     # ----------------------------------------------------------------- refusals
 
     def refusal(self, numbers: Iterable[int]) -> str:
@@ -433,7 +439,7 @@ class Journal:
                 if stream is not None:
                     self.refresh(stream)
             self.state.apply_index(piece.first, extents)
-            self._places.footers.put(piece.first, extents, len(payload), index - piece.first)
+            self.places.footers.put(piece.first, extents, len(payload), index - piece.first)
         return True
 
     def _prepare(self, now_us: int) -> None:
@@ -572,7 +578,7 @@ class Journal:
             first = self.segments.drop()
             self.state.holes.pop(first, None)
             self._compaction.forget(first)
-            self._places.footers.forget(first)
+            self.places.footers.forget(first)
             self.requests.append(RemoveSegment(first))
             dropped += 1
         if dropped:
@@ -588,15 +594,11 @@ class Journal:
 
         It is time to ask again when `arrived` has returned True.
         """
-        return self._not_in_hole(self._places.locate(number, sequence))
+        return self._not_in_hole(self.places.locate(number, sequence))
 
     def locate_time(self, number: int, time_us: int) -> Place | None:
         """The same from a time on: behind it, all records are of that time or later."""
-        return self._not_in_hole(self._places.locate_time(number, time_us))
-
-    def about(self, number: int, sequence: int) -> int:
-        """About when a message was recorded (µs), without looking at the disk; 0: not known."""
-        return self._places.about(number, sequence)
+        return self._not_in_hole(self.places.locate_time(number, time_us))
 
     def forward(self, position: int) -> int:
         """Where a reader at this position goes on: the same, unless what is there is gone.
@@ -638,8 +640,8 @@ class Journal:
             "segments": len(self.segments),
             "bytes": self.segments.size,
             "bytes_punched": self._compaction.punched,
-            "index_bytes_cached": self._places.footers.size,
-            "indexes_unreadable": self._places.footers.unreadable,
+            "index_bytes_cached": self.places.footers.size,
+            "indexes_unreadable": self.places.footers.unreadable,
             "position": self.recorder.position,
             "persisted": self.persisted_position,
             "epoch": self.recorder.epoch,

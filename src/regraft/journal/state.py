@@ -1,4 +1,4 @@
-"""What a journal's records amount to: streams, mailboxes, publishers.
+"""What a journal's records amount to: streams, mailboxes, publishers, sinks.
 
 A state is the sum of the records up to some position. While a node runs, the journal changes it as
 it appends; at recovery, `apply` takes in the same records one by one. `snapshot` writes it down, so
@@ -14,7 +14,7 @@ import msgspec
 
 from regraft.journal import format
 from regraft.journal.format import Bytes, Extent, Options, Range, Record, Spot, damaged
-from regraft.journal.streams import Back, Mailbox, Mark, Publisher, Rank, Stream
+from regraft.journal.streams import Back, Mailbox, Mark, Publisher, Rank, Sink, Stream
 from regraft.kernels.records import sequences
 
 CHUNK_BYTES = 256 * 1024  # of a snapshot: one record
@@ -41,6 +41,7 @@ class State:
         self.clients: dict[str, Publisher] = {}  # publishers by client id
         self.topics: dict[str, format.TopicMade] = {}  # administered ones, by logical name
         self.holes: dict[int, list[tuple[int, int]]] = {}  # segment -> (offset, size), in order
+        self.sinks: dict[str, Sink] = {}  # the longest idle first
 
     # --------------------------------------------------------------------- records
 
@@ -212,6 +213,16 @@ class State:
     def _hole_made(self, made: format.HoleMade, time_us: int) -> None:
         self.add_hole(made.first, made.offset, made.size)
 
+    def _sink_committed(self, made: format.SinkCommitted, time_us: int) -> None:
+        self.sinks.pop(made.sink, None)
+        self.sinks[made.sink] = Sink(made.sink, made.batch, time_us, made.parts)
+
+    def _sink_applied(self, done: format.SinkApplied, time_us: int) -> None:
+        self.sinks[done.sink].parts = []
+
+    def _sink_gone(self, gone: format.SinkGone, time_us: int) -> None:
+        del self.sinks[gone.sink]
+
     def mailbox(self, number: int) -> Mailbox:
         """The mailbox with this number; KeyError if there is none."""
         stream = self.streams[number]
@@ -263,6 +274,9 @@ class State:
         ]
         rows += [_HolesRow(first, holes) for first, holes in self.holes.items()]
         rows += [_TopicRow(topic) for topic in self.topics.values()]
+        rows += [
+            _SinkRow(one.name, one.batch, one.last_us, one.parts) for one in self.sinks.values()
+        ]
         return _pack(rows, chunk_bytes)
 
     @classmethod
@@ -330,6 +344,9 @@ class State:
 
     def _restore_holes(self, row: _HolesRow) -> None:
         self.holes[row.first] = row.holes
+
+    def _restore_sink(self, row: _SinkRow) -> None:
+        self.sinks[row.name] = Sink(row.name, row.batch, row.last_us, row.parts)
 
 
 # ---------------------------------------------------------------------- rows of a snapshot
@@ -404,6 +421,13 @@ class _HolesRow(msgspec.Struct, tag="holes"):
     holes: list[tuple[int, int]]
 
 
+class _SinkRow(msgspec.Struct, tag="sink"):
+    name: str
+    batch: int
+    last_us: int
+    parts: list[format.Part]
+
+
 _Row = (
     _Head
     | _StreamRow
@@ -414,6 +438,7 @@ _Row = (
     | _PublisherRow
     | _HolesRow
     | _TopicRow
+    | _SinkRow
 )
 
 
@@ -441,6 +466,9 @@ _CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
     format.Attached: State._attached,
     format.Detached: State._detached,
     format.HoleMade: State._hole_made,
+    format.SinkCommitted: State._sink_committed,
+    format.SinkApplied: State._sink_applied,
+    format.SinkGone: State._sink_gone,
 }
 
 _RESTORERS: dict[type, Callable[[State, Any], None]] = {
@@ -453,6 +481,7 @@ _RESTORERS: dict[type, Callable[[State, Any], None]] = {
     _MarksRow: State._restore_marks,
     _PublisherRow: State._restore_publisher,
     _HolesRow: State._restore_holes,
+    _SinkRow: State._restore_sink,
 }
 
 

@@ -1,4 +1,4 @@
-"""The nouns of a journal's state: streams, mailboxes, publishers."""
+"""The nouns of a journal's state: streams, mailboxes, publishers, sinks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from regraft.journal.format import Options, Range, damaged
+from regraft.journal.format import Options, Part, Range, damaged
 from regraft.journal.ranges import Ranges
 from regraft.kernels.windows import Window
 
@@ -247,6 +247,16 @@ class Publisher:
     def state(self) -> bytes:
         """The window, to be kept."""
         return self._state if self.window is None else self.window.state()
+
+
+@dataclass(slots=True)
+class Sink:
+    """One who publishes in batches: all of one or none. Its batches have ascending numbers."""
+
+    name: str
+    batch: int  # the last that was committed,
+    last_us: int
+    parts: list[Part]  # and what of it is not known to be published; empty if all of it is
 
 
 def _merged(one: Mark, other: Mark) -> Mark:

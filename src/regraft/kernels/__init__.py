@@ -37,11 +37,14 @@ KERNELS = (
     "takers",
     "records",
     "replay",
+    "columns",
+    "staged",
     "windows",
     "keeper",
     "lane",
     "inbox",
     "outbox",
+    "rows",
 )
 
 COMPANIONS = ("plan",)  # never compiled, but made for the kernels in use

@@ -310,14 +310,14 @@ class Scan:
             seen |= bit
             if wire == 2:
                 at = i - self.value
+                self.field_raw[number] = self.value
+                self.field_end[number] = i
                 if number == 5:
                     self.body_at = at
                     self.body_end = i
                 elif bit & TEXTS:
                     if not is_utf8(p, at, i):
                         return NOT_UTF8
-                    self.field_raw[number] = self.value
-                    self.field_end[number] = i
                     if number == 9:
                         self.topic_at = at
                         self.topic_end = i

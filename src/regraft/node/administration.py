@@ -111,7 +111,7 @@ class Administration:
 
     def _row(self, mailbox: Mailbox) -> Answer:
         self._journal.refresh(mailbox)
-        number = mailbox.number
+        number, places = mailbox.number, self._journal.places
         box = self._mailroom.boxes.boxes.get(number) or Box(mailbox, 0, 0)
         return {
             "name": mailbox.name,
@@ -130,7 +130,7 @@ class Administration:
             "full": number in self._journal.quotas.full,
             "dead": box.dead,
             "expired": box.expired,
-            "oldest_us": self._journal.about(number, mailbox.floor) if mailbox.waiting else 0,
+            "oldest_us": places.about(number, mailbox.floor) if mailbox.waiting else 0,
         }
 
     def _purge(self, given: _Arguments, now: Now, done: Done) -> Answer:

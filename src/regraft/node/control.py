@@ -21,7 +21,7 @@ from regraft.node.router import Authorize, Router
 from regraft.node.storage import Storage
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
-from regraft.wire import native, peers
+from regraft.wire import bulk, native, peers
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -321,6 +321,11 @@ class Control:
                 self._outflow.send_in_place(c, peers.Done(message.token, data), now)
 
         try:
+            if message.what in bulk.COMMANDS:
+                if self.storage is None:
+                    raise LocalError("not-supported", "this node keeps no journal")
+                self.storage.bulk.command(c, message, now, self._authorize)
+                return
             if not self._authorize(c.session.principal, "administer", message.what):
                 raise LocalError(
                     "not-authorized", f"{c.session.principal} may not administer this node"

@@ -54,6 +54,45 @@ class SendDatagram(NamedTuple):
     data: bytes
 
 
+class HandOver(NamedTuple):
+    """Let a process beside the node serve a connection to its end: much data, few decisions.
+
+    For the node it is closed then.
+    """
+
+    connection: int
+    job: bytes  # JSON: what it is to do
+
+
+class CheckStaged(NamedTuple):
+    """Are these files whole: names and sizes? `StagedRead` follows."""
+
+    ticket: int
+    files: tuple[tuple[str, int], ...]
+
+
+class ReadStaged(NamedTuple):
+    """Read up to `size` bytes of a staged file: `StagedRead` follows."""
+
+    ticket: int
+    name: str
+    offset: int
+    size: int
+
+
+class RemoveStaged(NamedTuple):
+    """Nobody needs these files any more."""
+
+    names: tuple[str, ...]
+
+
+class SweepStaged(NamedTuple):
+    """Remove all staged files that were last written before this moment, except these."""
+
+    before_us: int
+    keep: tuple[str, ...]
+
+
 class Note(NamedTuple):
     """Something for people to read."""
 
@@ -71,5 +110,19 @@ class Stopped(NamedTuple):
 
 # What the journal wants done with its files is an effect, too.
 Effect: TypeAlias = (
-    Write | Close | Hold | WakeAt | Connect | SendDatagram | Note | Refuse | Stopped | Request
+    Write
+    | Close
+    | Hold
+    | WakeAt
+    | Connect
+    | SendDatagram
+    | HandOver
+    | CheckStaged
+    | ReadStaged
+    | RemoveStaged
+    | SweepStaged
+    | Note
+    | Refuse
+    | Stopped
+    | Request
 )

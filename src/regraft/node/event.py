@@ -102,6 +102,14 @@ class JournalRead(NamedTuple):
     error: str  # for people; empty if there is none
 
 
+class StagedRead(NamedTuple):
+    """What was read of a staged file, or why it could not be; empty if files were checked."""
+
+    ticket: int
+    data: bytes
+    error: str  # for people; empty if there is none
+
+
 Event: TypeAlias = (
     Opened
     | Received
@@ -113,6 +121,7 @@ Event: TypeAlias = (
     | DiskFailed
     | SegmentReady
     | JournalRead
+    | StagedRead
     | Connected
     | ConnectFailed
     | Datagram

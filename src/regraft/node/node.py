@@ -32,6 +32,7 @@ from regraft.node.event import (
     Persisted,
     Received,
     SegmentReady,
+    StagedRead,
     Stop,
     Tick,
     Unsent,
@@ -137,6 +138,11 @@ class Node:
             self._storage.mailroom, self._router, self._limits, self.identity.name
         )
         self._storage.tick(now)
+
+    def hand_over(self, now: Now) -> None:
+        """There is a process beside the node from now on, to which connections may be given."""
+        if self._storage is not None:
+            self._storage.bulk.begin(now)
 
     def join(self, joining: Joining, now: Now) -> None:
         """Take part in a network of nodes from now on."""
@@ -258,6 +264,10 @@ class Node:
     def _on_journal_read(self, event: JournalRead, now: Now) -> None:
         if self._storage is not None:
             self._storage.on_read(event, now)
+
+    def _on_staged_read(self, event: StagedRead, now: Now) -> None:
+        if self._storage is not None:
+            self._storage.bulk.on_read(event, now)
 
     def _fail(self, c: Connection, error: RegraftError, now: Now) -> None:
         """End a connection with the reason."""
@@ -614,6 +624,7 @@ HANDLERS: dict[type[Any], Callable[[Node, Any, Now], None]] = {
     DiskFailed: Node._on_disk_failed,
     SegmentReady: Node._on_segment_ready,
     JournalRead: Node._on_journal_read,
+    StagedRead: Node._on_staged_read,
     Tick: Node._on_tick,
     Stop: Node._on_stop,
 }

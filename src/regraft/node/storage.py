@@ -19,6 +19,7 @@ from regraft.kernels.keeper import Keeper
 from regraft.kernels.lane import Source
 from regraft.kernels.windows import Window
 from regraft.limits import Limits
+from regraft.node.bulk import Bulk
 from regraft.node.connection import CLOSING, Connection
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Effect, Note
@@ -85,6 +86,16 @@ class Storage:
             self.when_safe,
             self.press,
             lambda: self._now.wall_us,
+        )
+        self.bulk = Bulk(
+            journal,
+            router,
+            outflow,
+            connections,
+            effects,
+            limits,
+            self.when_safe,
+            lambda: self.pressed,
         )
         router.lane.keeper = self.keeper
         router.lane.introduce = self._introduce
@@ -234,11 +245,13 @@ class Storage:
         if not self.readings.arrived(event, now):
             self.journal.arrived(event.ticket, event.data, event.error)
             self.readings.found(now)
+            self.bulk.found(now)
 
     def tick(self, now: Now) -> None:
         """About once a second."""
         self._crowded = self._crowded and self.journal.crowded
         self.journal.tick(now.wall_us)
+        self.bulk.tick(now)
         self._deadlines.add(now.ns + TICK_NS, "journal", 0)
 
     def _see_refusals(self) -> None:

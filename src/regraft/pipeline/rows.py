@@ -14,11 +14,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    DataType,
     DoubleType,
     IntegerType,
     LongType,
@@ -26,9 +27,15 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
+from regraft.errors import LocalError
 from regraft.model.message import Message, Timestamp, Value
+from regraft.wire.bulk import ATTRIBUTES, HEADERS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VALUE = StructType(
     [
@@ -112,3 +119,50 @@ def untyped(row: tuple[Any, ...] | None) -> Value | None:
             # Spark gives binary as a bytearray.
             return bytes(value) if isinstance(value, bytearray) else value
     return None
+
+
+# ------------------------------------------------------------------- columns of a stream
+
+_MAP = MapType(StringType(), VALUE)
+_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "map": _MAP,
+}
+_FEW = ("stream", "partition", "sequence", "timestamp", "topic", "body", "attributes")
+
+
+def table_schema(headers: bool) -> StructType:
+    """The columns of a stream: the few that are wanted most, or all headers, too."""
+    names = HEADERS if headers else _FEW
+    return StructType([StructField(name, _TYPES[HEADERS[name].type]) for name in names])
+
+
+def wanted_columns(schema: StructType) -> list[tuple[str, str]]:
+    """The columns of a schema as a node is asked for them: headers, and attributes by name."""
+    found = []
+    for field in schema.fields:
+        name, kind = field.name, field.dataType.simpleString()
+        header = HEADERS.get(name)
+        if header is not None and field.dataType != _TYPES[header.type]:
+            text = f"column {name!r} is a header of type {_TYPES[header.type].simpleString()}"
+            raise LocalError("bad-message", f"{text}, and cannot be read as {kind}")
+        if header is None and kind not in ATTRIBUTES:
+            raise LocalError(
+                "bad-message",
+                f"column {name!r} is no header, so it is an attribute, and that can be read as "
+                f"{', '.join(ATTRIBUTES)}; not as {kind}",
+            )
+        found.append((name, kind if header is None else header.type))
+    return found
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The same schema for Arrow, exactly as Spark wants it."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

@@ -27,14 +27,19 @@ from regraft.journal.requests import (
     Request,
 )
 from regraft.node.effect import (
+    CheckStaged,
     Close,
     Connect,
     Effect,
+    HandOver,
     Hold,
     Note,
+    ReadStaged,
     Refuse,
+    RemoveStaged,
     SendDatagram,
     Stopped,
+    SweepStaged,
     WakeAt,
     Write,
 )
@@ -52,6 +57,7 @@ from regraft.node.event import (
     Unsent,
 )
 from regraft.node.node import Node
+from regraft.runtime.aside import Aside, Errand
 from regraft.runtime.clock import Clock
 from regraft.runtime.dialling import Datagrams, Dialling, shown
 from regraft.runtime.disk import Disk
@@ -103,6 +109,7 @@ class Driver:
         self._lingering: set[socket.socket] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.disk: Disk | None = None  # of a node with a journal
+        self.aside: Aside | None = None  # the same
         self._dialling = Dialling(loop, self._connected, self._connect_failed)
         self._datagrams: Datagrams | None = None
         self.stopped = asyncio.Event()
@@ -453,6 +460,19 @@ class Driver:
         if self._datagrams is not None:
             self._datagrams.send(effect.address, effect.data)
 
+    def _hand_over(self, effect: HandOver, answers: list[Event]) -> None:
+        assert self.aside is not None, "there is nobody to hand connections to"
+        peer = self._peers.get(effect.connection)
+        if peer is None or peer.closing:
+            return
+        self._forget(peer)
+        self.aside.hand_over(peer.sock, effect.job, b"".join(peer.unsent))
+        answers.append(Closed(peer.key, "handed over"))
+
+    def _staged(self, effect: Errand, answers: list[Event]) -> None:
+        assert self.aside is not None, "nothing is staged here"
+        self.aside.perform(effect)
+
     def _stopped(self, effect: Stopped, answers: list[Event]) -> None:
         self.stopped.set()
 
@@ -485,6 +505,11 @@ PERFORM: dict[type[Effect], Perform] = {
     PunchHole: Driver._journal,
     Connect: Driver._connect,
     SendDatagram: Driver._send_datagram,
+    HandOver: Driver._hand_over,
+    CheckStaged: Driver._staged,
+    ReadStaged: Driver._staged,
+    RemoveStaged: Driver._staged,
+    SweepStaged: Driver._staged,
     Refuse: Driver._refuse,
     Stopped: Driver._stopped,
 }

@@ -25,6 +25,7 @@ from regraft.node.network import Joining
 from regraft.node.node import Node
 from regraft.node.storage import Retained
 from regraft.overlay.options import Options
+from regraft.runtime.aside import Aside
 from regraft.runtime.clock import Clock
 from regraft.runtime.datafolder import DataFolder
 from regraft.runtime.dialling import shown
@@ -117,6 +118,8 @@ async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> 
     if early:
         log.critical("REGRAFT_BUG is set: messages are confirmed before they are safe")
     node.keep(journal, streams, clock.now(), early)
+    driver.aside = Aside(folder, folder.with_name("staged"), config.limits, reports)
+    node.hand_over(clock.now())
     host, port = driver.listen(config.host, config.port)
     driver.take_datagrams(host, port)
     node.join(joining(config, host, port), clock.now())
@@ -132,6 +135,7 @@ async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> 
     finally:
         notify_stopping()
         driver.shut()
+        driver.aside.close()
         driver.disk.close()
         reports.close()
         log.info("stopped; %s", _summary(node))

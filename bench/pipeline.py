@@ -1,0 +1,309 @@
+"""Spark and a node: how fast streams are read and written, and what live deliveries notice of it.
+
+    python -m bench.pipeline [--quick] [--rows N] [--rounds N] [--parts sink,latency]
+
+Everything runs on one machine, Spark with two threads (`local[2]`) and at a lower priority than the
+node, as if it were elsewhere. The same rows are read from the node, and from Parquet and JSON files
+that Spark made of them. What counts is the best of all rounds: what disturbs makes it slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import regraft
+from bench import report
+from bench.servers import Neighbours, free_ports
+from regraft.kernels.outbox import Outbox
+from regraft.pipeline.link import Link
+from regraft.wire import bulk
+
+SCHEMA = (
+    "sequence bigint, timestamp timestamp, topic string, symbol string, price double, body binary"
+)
+NICENESS = 5
+PER_TRIGGER = 500_000
+PROBE_S = 6.0
+PARTS = ("batches", "streams", "sink", "latency")
+BATCH_ROWS = 100_000  # staged at a time, to fill the node
+
+
+def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "regraft", "serve", "-p", str(port), "--data", str(folder)]
+    for stream in ("ticks/#", "out/#"):
+        command += ["--retain", stream]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    for _ in range(400):
+        with contextlib.suppress(regraft.RegraftError), Link(f"127.0.0.1:{port}"):
+            return process
+        time.sleep(0.05)
+    raise SystemExit("the node does not start")
+
+
+def fill(url: str, rows: int) -> None:
+    """Publish rows, as a sink would."""
+    for batch, start in enumerate(range(0, rows, BATCH_ROWS)):
+        outbox = Outbox(1 << 20, batch)
+        outbox.persistent = True
+        outbox.sequence = batch << 32
+        with Link(url) as link:
+            link.stage(bulk.Stage("fill", batch, 0, "a"))
+            for n in range(start, min(rows, start + BATCH_ROWS)):
+                attributes = {"price": (n % 1000) / 4, "symbol": f"k{n % 97}"}
+                body = b'{"n":%d,"sev":"WARN"}' % n
+                outbox.put(b"ticks/%d" % (n % 13), body, attributes, 0, True, b"")
+                if outbox.used > 1 << 18:
+                    outbox.runs.clear()
+                    link.send(outbox.take())
+            link.send(outbox.take())
+            done = link.staged()
+        with Link(url) as link:
+            link.commit(bulk.Parts("fill", batch, [(0, "a", done.size, done.messages)]))
+
+
+class Bench:
+    """A node with rows, and a session."""
+
+    def __init__(self, url: str, place: Path, rows: int) -> None:
+        from regraft.pipeline import session
+
+        os.nice(NICENESS)
+        self.url, self.place, self.rows = url, place, rows
+        config = {
+            "spark.ui.enabled": "false",
+            "spark.log.level": "OFF",
+            "spark.driver.memory": "2g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        self.spark = session("bench", "local[2]", config)
+        self.trials = 0
+        self.best: dict[str, float] = {}
+
+    def read(self, schema: str = SCHEMA) -> Any:
+        reader = self.spark.read.format("regraft").option("url", self.url)
+        reader = reader.option("subscribe", "ticks/#").option("minPartitions", "4")
+        return (reader.schema(schema) if schema else reader).load()
+
+    def time(self, name: str, job: Callable[[], object], rows: int = 0) -> None:
+        began = time.perf_counter()
+        job()
+        speed = (rows or self.rows) / (time.perf_counter() - began)
+        self.best[name] = max(speed, self.best.get(name, 0.0))
+        print(f"  {name}: {speed / 1e6:.2f} M rows/s", file=sys.stderr, flush=True)
+
+    def folder(self, name: str) -> str:
+        self.trials += 1
+        return str(self.place / f"{name}-{self.trials}")
+
+    def files(self) -> None:
+        """The same rows as files."""
+        self.read().write.parquet(str(self.place / "parquet"))
+        text = self.read().selectExpr("* except (body)", "cast(body AS string) AS body")
+        text.write.json(str(self.place / "json"))
+
+    def batches(self) -> None:
+        spark = self.spark
+        schema = self.read().schema
+        sources = {
+            "regraft": self.read(),
+            "parquet": spark.read.schema(schema).parquet(str(self.place / "parquet")),
+            "json": spark.read.schema(SCHEMA.replace("binary", "string")).json(
+                str(self.place / "json")
+            ),
+        }
+        for name, frame in sources.items():
+            self.time(f"{name} -> noop", lambda f=frame: noop(f))
+            self.time(
+                f"{name} -> aggregate",
+                lambda f=frame: (
+                    f.groupBy("symbol").agg({"price": "avg", "sequence": "max"}).collect()
+                ),
+            )
+            self.time(
+                f"{name} -> parquet", lambda f=frame: f.write.parquet(self.folder("parquet-out"))
+            )
+        self.time("regraft, with the map -> noop", lambda: noop(self.read("")))
+        self.time("regraft, a selector -> noop", lambda: noop(self.selected()))
+
+    def selected(self) -> Any:
+        reader = self.spark.read.format("regraft").option("url", self.url)
+        reader = reader.option("subscribe", "ticks/#").option("minPartitions", "4")
+        return reader.option("selector", "price > 200 AND symbol = 'k5'").schema(SCHEMA).load()
+
+    def streams(self) -> None:
+        reader = self.spark.readStream.format("regraft").option("url", self.url)
+        reader = reader.option("subscribe", "ticks/#").option("startingOffsets", "earliest")
+        reader = reader.option("maxOffsetsPerTrigger", PER_TRIGGER).option("minPartitions", "4")
+        frame = reader.schema(SCHEMA).load()
+        self.time("stream -> noop", lambda: self.run(frame.writeStream.format("noop")))
+        self.time(
+            "stream -> parquet",
+            lambda: self.run(
+                frame.writeStream.format("parquet").option("path", self.folder("stream-out"))
+            ),
+        )
+        rate = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", PER_TRIGGER)
+        batches = max(1, self.rows // PER_TRIGGER)
+        query = rate.load().writeStream.format("noop")
+        self.time("rate source -> noop", lambda: self.some(query, batches), batches * PER_TRIGGER)
+
+    def run(self, writer: Any) -> None:
+        writer = writer.option("checkpointLocation", self.folder("checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def some(self, writer: Any, batches: int) -> None:
+        query = writer.option("checkpointLocation", self.folder("checkpoint")).start()
+        while len(query.recentProgress) < batches:
+            time.sleep(0.01)
+        query.stop()
+
+    def sink(self) -> None:
+        rows = self.rows // 2
+        frame = self.spark.range(0, rows, 1, 2).selectExpr(
+            "concat('out/', id % 13) AS topic", "concat('body ', id) AS body", "id AS n",
+            "id / 4 AS price",
+        )  # fmt: skip
+        self.time("sink", lambda: self.write(frame), rows)
+
+    def write(self, frame: Any) -> None:
+        frame.write.format("regraft").option("url", self.url).mode("append").save()
+
+
+def end_java(spark: Any) -> None:
+    """So that what it used is ours, and not that of others."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+
+
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+# --------------------------------------------------------------------------- latency
+
+
+async def probe(url: str, seconds: float) -> None:
+    """Round trips through the node, one every two milliseconds: p50 and p99 in µs."""
+    taken = []
+    async with await regraft.connect(url) as client, await client.subscribe("ping") as mine:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            began = time.perf_counter_ns()
+            await client.publish("ping", b"x")
+            await mine.next(timeout=10)
+            taken.append((time.perf_counter_ns() - began) / 1000)
+            await asyncio.sleep(0.002)
+    taken.sort()
+    print(report.percentile(taken, 0.5), report.percentile(taken, 0.99))
+
+
+def probed(url: str, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bench.pipeline", "--probe", url, str(seconds)]
+
+    def first() -> None:
+        os.nice(-NICENESS) if os.geteuid() == 0 else None  # as the node, not as Spark
+
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=first)
+
+
+def latency(bench: Bench) -> tuple[tuple[float, float], tuple[float, float]]:
+    """p50 and p99 when nothing else is done, and while Spark reads all the time."""
+
+    def result(process: subprocess.Popen[str]) -> tuple[float, float]:
+        out, _ = process.communicate()
+        p50, p99 = map(float, out.split())
+        return p50, p99
+
+    quiet = result(probed(bench.url, PROBE_S))
+    process = probed(bench.url, PROBE_S)
+    while process.poll() is None:
+        noop(bench.read())
+    return quiet, result(process)
+
+
+# ------------------------------------------------------------------------------ result
+
+
+def judge(best: dict[str, float], p99: tuple[float, float] | None) -> Iterator[report.Goal]:
+    millions = {name: speed / 1e6 for name, speed in best.items()}
+    for name, bound in (
+        ("regraft -> noop", 1.5),
+        ("stream -> noop", 0.6),
+        ("stream -> parquet", 0.25),
+        ("sink", 0.5),
+    ):
+        yield report.at_least(name, bound, "M rows/s", millions.get(name))
+    share = (
+        best["regraft -> noop"] / best["parquet -> noop"] if best.get("parquet -> noop") else None
+    )
+    yield report.at_least("regraft beside parquet", 0.7, "of its rows/s", share)
+    times = p99[1] / p99[0] if p99 else None
+    yield report.below("p99 of live deliveries while Spark reads", 2, "times", times)
+
+
+def main(argv: list[str]) -> int:
+    if argv[:1] == ["--probe"]:
+        asyncio.run(probe(argv[1], float(argv[2])))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, with commas")
+    options = parser.parse_args(argv)
+    parts = options.parts.split(",")
+    if not set(parts) <= set(PARTS):
+        parser.error(f"there are {', '.join(PARTS)}")
+    rows = options.rows or (400_000 if options.quick else 3_000_000)
+    rounds = options.rounds or (1 if options.quick else 3)
+    place = Path(tempfile.mkdtemp(prefix="regraft-bench-"))
+    (port,) = free_ports(1)
+    process = serve(place / "data", port)
+    neighbours = Neighbours()
+    trips = None
+    try:
+        fill(f"127.0.0.1:{port}", rows)
+        bench = Bench(f"127.0.0.1:{port}", place, rows)
+        noop(bench.read())  # Java warms up
+        if "batches" in parts:
+            bench.files()
+        for number in range(rounds):
+            print(f"round {number + 1}", file=sys.stderr, flush=True)
+            for part in ("batches", "streams", "sink"):
+                if part in parts:
+                    getattr(bench, part)()
+        if "latency" in parts:
+            trips = latency(bench)
+        end_java(bench.spark)
+    finally:
+        process.terminate()
+        process.wait(30)
+        shutil.rmtree(place, ignore_errors=True)
+    table = [(name, f"{speed / 1e6:.2f}") for name, speed in bench.best.items()]
+    print(report.table(("what", "M rows/s"), table))
+    if trips is not None:
+        quiet, busy = trips
+        print(f"\nround trips: p50 {quiet[0]:.0f} us, p99 {quiet[1]:.0f} us; while Spark reads "
+              f"p50 {busy[0]:.0f} us, p99 {busy[1]:.0f} us")  # fmt: skip
+    goals = list(judge(bench.best, trips and (trips[0][1], trips[1][1])))
+    return report.finish("pipeline", goals, neighbours.remark())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

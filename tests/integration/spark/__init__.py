@@ -1,0 +1,1 @@
+"""Spark and real nodes."""

@@ -1,0 +1,134 @@
+"""Exactly once, with drivers and executors that are killed: rows out are messages in, none twice.
+
+REGRAFT_DRIVER_KILLS=100 kills that many drivers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from regraft.pipeline.link import Link
+from regraft.wire import bulk
+from spark.serving import PATIENCE_S, Served, orders
+
+pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
+
+KILLS = int(os.environ.get("REGRAFT_DRIVER_KILLS", "5"))
+COUNT = 20_000
+JOB = Path(__file__).with_name("job.py")
+RUN_S = 240.0
+
+
+class Driver:
+    """A driver in a process group of its own: Python, Java, and the workers."""
+
+    def __init__(self, node: Served, checkpoint: Path, master: str, rows: int) -> None:
+        command = [sys.executable, str(JOB), node.url, str(checkpoint), master, str(rows)]
+        environ = os.environ | {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self.log = (checkpoint.parent / "driver.log").open("ab")
+        self.popen = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True,
+            text=True, bufsize=1,
+        )  # fmt: skip
+
+    def wait_for(self, word: str) -> bool:
+        """Read what it says up to this word; False if it ends before."""
+        assert self.popen.stdout is not None
+        return any(line.startswith(word) for line in self.popen.stdout)
+
+    def kill(self) -> None:
+        os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait(PATIENCE_S)
+        self.close()
+
+    def close(self) -> None:
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+        self.log.close()
+
+    def end(self) -> None:
+        """Let it come to its end."""
+        assert self.popen.stdout is not None
+        self.popen.stdout.read()
+        code = self.popen.wait(RUN_S)
+        self.close()
+        assert code == 0
+
+
+def copied(node: Served) -> list[int]:
+    """What stands in the other stream."""
+    schema = pa.schema([("n", pa.int64())])
+    with Link(node.url) as link:
+        request = bulk.Read("", "copies", [("n", "bigint")], start=1, end=node.next("copies"))
+        return sorted(row["n"] for batch in link.read(request, schema) for row in batch.to_pylist())
+
+
+def test_drivers_that_are_killed_at_any_moment(tmp_path: Path) -> None:
+    source = random.Random(20261116)
+    node = Served(tmp_path / "node")
+    kills = 0
+    try:
+        node.publish(orders(0, COUNT))
+        for _ in range(KILLS):
+            driver = Driver(node, tmp_path / "checkpoint", "local[2]", COUNT // (4 * KILLS))
+            if not driver.wait_for("started"):
+                break
+            if source.random() < 0.7:
+                driver.wait_for("batch")
+            time.sleep(source.uniform(0, 1.5))
+            driver.kill()
+            kills += 1
+        before = len(copied(node))
+        last = Driver(node, tmp_path / "checkpoint", "local[2]", COUNT)
+        last.end()
+        rows = copied(node)
+        print(f"{kills} drivers killed, {before} rows before the last one, {len(rows)} in the end")
+        assert rows == list(range(COUNT))
+        assert kills == KILLS
+    finally:
+        node.kill()
+
+
+def executors(driver: Driver) -> list[int]:
+    """The executors of a driver: those Java processes of its session that say so."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                if os.getsid(int(path.name)) == driver.popen.pid and any(
+                    b"CoarseGrainedExecutorBackend" in word for word in words
+                ):
+                    found.append(int(path.name))
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def test_an_executor_that_is_lost(tmp_path: Path) -> None:
+    node = Served(tmp_path / "node")
+    try:
+        node.publish(orders(0, COUNT))
+        driver = Driver(node, tmp_path / "checkpoint", "local-cluster[2,1,768]", COUNT // 8)
+        assert driver.wait_for("batch")
+        alive = [
+            pid for pid in executors(driver) if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert len(alive) >= 2
+        os.kill(alive[-1], signal.SIGKILL)
+        driver.end()
+        assert copied(node) == list(range(COUNT))
+    finally:
+        node.kill()
