@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark.serving import Served, orders
@@ -18,7 +19,9 @@ pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.pandas.types import from_arrow_schema
 
+import regraft
 from pyspark_regraft import DefaultSource
 from regraft.model.message import Timestamp
 from regraft.pipeline.rows import untyped
@@ -186,7 +189,7 @@ def test_a_node_that_is_killed_while_a_query_runs(spark: Any, tmp_path: Path) ->
     [
         ({"topic": None}, {}, "a message needs a topic"),
         ({"topic": "a/#"}, {}, "only a pattern may"),
-        ({"list": "array"}, {}, "which no attribute can be"),
+        ({"list": [1]}, {}, "which no attribute can be"),
         ({"value": "x"}, {}, "one body"),
         ({}, {"topik": "x"}, "no option 'topik'"),
         ({}, {"topic": "a/+"}, "only a pattern may"),
@@ -195,21 +198,24 @@ def test_a_node_that_is_killed_while_a_query_runs(spark: Any, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_written_says_why(
-    spark: Any, node: Served, change: dict[str, Any], options: dict[str, str], text: str
+    node: Served, change: dict[str, Any], options: dict[str, str], text: str
 ) -> None:
-    frame = spark.range(3).select(F.lit("copies/x").alias("topic"), F.lit("b").alias("body"), "id")
-    for name, value in change.items():
-        if value is None:
-            frame = frame.drop(name)
-        else:
-            made = F.array(F.lit(1)) if value == "array" else F.lit(value)
-            frame = frame.withColumn(name, made)
+    """What Spark calls, without Spark: it hands the text on."""
+    columns: dict[str, Any] = {"topic": "copies/x", "body": "b", "id": 1} | change
+    columns = {name: [value] for name, value in columns.items() if value is not None}
+    batch = pa.record_batch(columns)
     before = node.next("copies")
-    with pytest.raises(Exception) as caught:
-        writer = frame.write.format("regraft").options(**({"url": node.url} | options))
-        writer.mode("append").save()
+    with pytest.raises(regraft.RegraftError) as caught:
+        source = DefaultSource({"url": node.url} | options)
+        source.writer(from_arrow_schema(batch.schema), False).write(iter([batch]))
     assert text in str(caught.value)
     assert node.next("copies") == before
+
+
+def test_what_cannot_be_written_fails_the_job(spark: Any, node: Served) -> None:
+    frame = spark.range(3).select(F.lit("a/#").alias("topic"))
+    with pytest.raises(Exception, match="only a pattern may"):
+        frame.write.format("regraft").option("url", node.url).mode("append").save()
 
 
 def test_what_is_published_cannot_be_overwritten(spark: Any, node: Served) -> None:
