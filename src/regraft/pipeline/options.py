@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,11 @@ _ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 def refuse(text: str) -> LocalError:
     """What a wrong option gets."""
     return LocalError("bad-configuration", text)
+
+
+def url_of(options: Mapping[str, str]) -> str | None:
+    """Where the node is, as it is known where the query is planned, not where tasks run."""
+    return options.get("url") or os.environ.get("REGRAFT_URL") or None
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class Options:
         names, name_pattern = _streams(options)
         everywhere = LATEST if streaming else EARLIEST
         return cls(
-            url=options.get("url") or None,
+            url=url_of(options),
             names=names,
             name_pattern=name_pattern,
             selector=_selector(options),

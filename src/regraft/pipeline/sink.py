@@ -48,7 +48,7 @@ from regraft.kernels.rows import (
 from regraft.model.message import Compression, Timestamp, Value
 from regraft.model.topics import check_topic
 from regraft.pipeline.link import Link
-from regraft.pipeline.options import refuse
+from regraft.pipeline.options import refuse, url_of
 from regraft.pipeline.rows import VALUE
 from regraft.wire import bulk
 
@@ -102,7 +102,7 @@ class Layout:
         for key in given:
             if key not in KNOWN and key not in SPARKS:
                 raise refuse(f"the sink has no option {key!r}; it has url, topic and publisher")
-        self.url = given.get("url") or None
+        self.url = url_of(given)
         self.publisher = given.get("publisher", "")
         self.topic = given.get("topic", "")
         names = [field.name for field in schema.fields]

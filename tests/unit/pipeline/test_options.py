@@ -143,3 +143,11 @@ def test_lag() -> None:
     }
     assert lag_of(progress) == {"a": 7}
     assert lag_of({}) == {}
+
+
+def test_the_address_is_that_of_the_one_who_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGRAFT_URL", "10.0.0.5:7447")
+    assert Options.read({"subscribe": "a"}).url == "10.0.0.5:7447"
+    assert Options.read({"subscribe": "a", "url": "10.0.0.6"}).url == "10.0.0.6"
+    monkeypatch.delenv("REGRAFT_URL")
+    assert Options.read({"subscribe": "a"}).url is None
