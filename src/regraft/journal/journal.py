@@ -84,8 +84,9 @@ class Journal:
         self._overwrites: tuple[Piece, ...] = ()  # which goes first
         self._batch_end = recovered.position
         self._by_slot: dict[int, Stream] = {}
-        self._touched: list[Stream] = []  # streams that get something with the batch under way,
-        self.touched: list[Stream] = []  # and got something with the last one
+        # Streams that get something with the batch under way, and where the first of it begins;
+        self._touched: list[tuple[Stream, int]] = []
+        self.touched: list[tuple[Stream, int]] = []  # and that got something with the last one.
         self._no_space = False  # for the batch under way,
         self._no_segment = False  # or for the next segment
         self._retry_us = self._prepare_us = 0  # not before
@@ -398,8 +399,8 @@ class Journal:
         if self._batch or not self.recorder.used:
             return
         self.see_ranks()
-        slots = self.recorder.take_touched()
-        self._touched = [self._by_slot[slot] for slot in slots if slot in self._by_slot]
+        touched, known = self.recorder.take_touched(), self._by_slot
+        self._touched = [(known[slot], at) for slot, at in touched if slot in known]
         self._overwrites = tuple(self._compaction.overwrites(self.persisted_position))
         self._batch = tuple(Piece(*piece) for piece in self.recorder.take())
         self._batch_end = self.recorder.position

@@ -146,6 +146,7 @@ cdef class Recorder:
     cdef Longs sizes
     cdef Ints rows
     cdef Ints touched
+    cdef Longs touched_at
     cdef Ints fresh
     cdef list ranked
     cdef list free

@@ -257,7 +257,8 @@ class Recorder:
         self.counts = Longs()
         self.sizes = Longs()
         self.rows = Ints()  # in the index, -1 if it is not known
-        self.touched = Ints()  # slots that got something since `take_touched`, each once
+        self.touched = Ints()  # slots that got something since `take_touched`, each once,
+        self.touched_at = Longs()  # and where the first of that begins
         self.fresh = Ints()  # of each slot: whether it is among them
         self.ranked: list[tuple[int, int, int, int]] = []  # slot, priority, first sequence, count
         self.free: list[int] = []
@@ -424,6 +425,7 @@ class Recorder:
             if self.fresh.a[slot] == 0:
                 self.fresh.a[slot] = 1
                 self.touched.push(slot)
+                self.touched_at.push(self.first + offset)
             if priority != PRIORITY:
                 self.ranked.append((slot, priority, sequence, count))
         if settles > 0:
@@ -467,13 +469,14 @@ class Recorder:
         self.ranked = []
         return ranked
 
-    def take_touched(self) -> list[int]:
-        """The slots that got messages since the last call."""
+    def take_touched(self) -> list[tuple[int, int]]:
+        """The slots that got messages since the last call, and the position of the first."""
         taken = []
         for k in range(self.touched.n):
-            taken.append(self.touched.a[k])
+            taken.append((self.touched.a[k], self.touched_at.a[k]))
             self.fresh.a[self.touched.a[k]] = 0
         self.touched.n = 0
+        self.touched_at.n = 0
         return taken
 
     def make_room(self, size: int, slots: Ints, now_us: int) -> bool:

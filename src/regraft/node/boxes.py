@@ -31,7 +31,7 @@ from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
 from regraft.node.hand import Held, Piece
 from regraft.node.outflow import Outflow
-from regraft.node.reading import NOWHERE, Found, Reading, Readings
+from regraft.node.reading import Found, Reading, Readings
 
 AHEAD = 10_000  # deliveries may go so far before the journal is told again
 LOOKED_AT = 8192  # sequences of a line, at a time
@@ -149,9 +149,9 @@ class Boxes:
             self.offer(box, member)
             self.pull(box, now)
 
-    def wake(self, streams: Iterable[Stream], now: Now) -> None:
+    def wake(self, touched: Iterable[tuple[Stream, int]], now: Now) -> None:
         """More of these was persisted."""
-        for stream in streams:
+        for stream, _ in touched:
             box = self.boxes.get(stream.number)
             if box is not None and box.members:
                 self.pull(box, now)
@@ -282,7 +282,8 @@ class Boxes:
             line = self._line(box, priority, max(rank.low, box.mailbox.floor))
             rank.drained = False
         elif rank.fresh:
-            line.next_sequence, line.position = rank.fresh, NOWHERE
+            line.next_sequence = rank.fresh
+            line.lose()
         rank.fresh = 0
         if line.next_sequence > rank.last:
             rank.drained = True

@@ -116,9 +116,9 @@ class Mailroom:
             plan = plan_of(stream.selector)
         self._router.keep(stream.slot, stream.pattern, stream.exact, plan)
 
-    def wake(self, streams: Iterable[Stream], now: Now) -> None:
+    def wake(self, touched: Iterable[tuple[Stream, int]], now: Now) -> None:
         """More of these was persisted."""
-        self.boxes.wake(streams, now)
+        self.boxes.wake(touched, now)
 
     def resume(self, key: int, now: Now) -> None:
         """A connection may have room again."""

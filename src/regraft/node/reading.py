@@ -55,15 +55,20 @@ class Reading:
     ahead: tuple[int, bytes] = NOTHING  # and what it brought
     want: int = field(default_factory=lambda: READ_BYTES)
     idle: bool = False  # it has read all that is persisted,
-    within: bool = False  # but for the beginning of a record
+    within: bool = False  # but for the beginning of a record, or it went back since
     past_end: bool = False  # what follows is too new for it
     over: bool = False
 
     def jump(self, sequence: int) -> None:
         """Go on with another message; it has to be found first, unless it stands further on."""
         if sequence < self.next_sequence:
-            self.position = NOWHERE
+            self.lose()
         self.next_sequence = sequence
+
+    def lose(self) -> None:
+        """Its place has to be found anew."""
+        self.position = NOWHERE
+        self.within = True
 
 
 @dataclass(slots=True)
@@ -85,16 +90,16 @@ class Readings:
         self.lost.pop(reading, None)
         self._rouse(reading)
 
-    def wake(self, streams: Iterable[Stream], since: int, now: Now) -> None:
+    def wake(self, touched: Iterable[tuple[Stream, int]], now: Now) -> None:
         """More of these streams was persisted, from a position on: who had read all goes on there.
 
         What lies between is not for them: nobody walks over what others got meanwhile.
         """
-        for stream in streams:
+        for stream, position in touched:
             for reading in self.idle.pop(stream.number, ()):
                 reading.idle = False
-                if reading.position != NOWHERE and not reading.within:
-                    reading.position = max(reading.position, since)
+                if not reading.within:
+                    reading.position = max(reading.position, position)
                 reading.go_on(now)
 
     def _rest(self, reading: Reading, within: bool = False) -> None:

@@ -143,13 +143,12 @@ class Storage:
     def on_persisted(self, event: Persisted, now: Now) -> None:
         """The disk has what it was given."""
         was_full = self.journal.disk_full
-        since = self.journal.persisted_position
         self._release_pieces(self.journal.persisted(now.wall_us), now)
         self._note_room(was_full)
         safe = self.journal.persisted_position
         while self._waiting and self._waiting[0][0] <= safe:
             self._waiting.popleft()[1](now)
-        self.readings.wake(self.journal.touched, since, now)
+        self.readings.wake(self.journal.touched, now)
         self.mailroom.wake(self.journal.touched, now)
         if self._pending_bytes <= self._limits.journal_pending_bytes // 2:
             self._outflow.release(DISK, now)
