@@ -171,9 +171,20 @@ class Durable(Subscription):
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         try:
             while True:
-                yield await self.next()
+                yield self._next_ready() if self._ready else await self.next()
         except EndedError:
             return
+
+    def _next_ready(self) -> ReceivedMessage:
+        """The same as `next`, if there is one: a queue is read so, and every call counts."""
+        if not self.manual:
+            self._settle_handed()
+        message = self._pop()
+        sequence = message.sequence
+        if sequence:
+            self._handed.pop(sequence, None)  # it is the last now
+            self._handed[sequence] = message
+        return message
 
     def settle(self, *messages: ReceivedMessage) -> None:
         """These are done with: they do not come again."""
@@ -281,6 +292,10 @@ class Durable(Subscription):
 
     def settle_sequence(self, sequence: int, how: Settlement = ACCEPTED) -> None:
         """What becomes of one that the application has."""
+        if how is ACCEPTED and not self._failed and not self._expected:  # as nearly always
+            if self._handed.pop(sequence, None) is not None:
+                self._note(sequence, how)
+            return
         if sequence not in self._handed:
             return
         if how.outcome is not Outcome.EXTEND:

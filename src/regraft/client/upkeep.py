@@ -361,7 +361,7 @@ class Upkeep:
         self, message: ReceivedMessage, outcome: str, details: tuple[Any, ...], confirm: bool
     ) -> Awaitable[None]:
         """What an application says of a message; what is returned need be awaited to `confirm`."""
-        how = OUTCOMES[outcome](*details)
+        how = ACCEPTED if outcome == "accept" else OUTCOMES[outcome](*details)
         waits: Awaitable[None] = NOTHING
         for id in message.subscriptions:
             subscription = self._subscriptions.get(id)
