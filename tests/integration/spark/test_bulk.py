@@ -195,7 +195,7 @@ def test_a_node_killed_while_batches_are_committed(tmp_path: Path, seed: int) ->
     source = random.Random(seed)
     node = Served(tmp_path / str(seed))
     stop = threading.Event()
-    kills = 0
+    kills = batches = 0
 
     def torment() -> None:
         nonlocal kills
@@ -206,8 +206,9 @@ def test_a_node_killed_while_batches_are_committed(tmp_path: Path, seed: int) ->
     thread = threading.Thread(target=torment)
     thread.start()
     try:
-        for batch in range(8):
+        while batches < 8 or kills < KILLS:  # a fast machine commits many meanwhile
             while True:
+                batch = batches
                 attempt = f"{source.getrandbits(64):x}"
                 try:
                     parts = [
@@ -219,12 +220,12 @@ def test_a_node_killed_while_batches_are_committed(tmp_path: Path, seed: int) ->
                     break
                 except RegraftError:
                     time.sleep(0.02)
+            batches += 1
     finally:
         stop.set()
         thread.join()
     node.restart()
     rows, _ = table(node, "copies", start=1, end=node.next("copies"))
     node.kill()
-    assert sorted(row["n"] for row in rows) == list(range(8 * 3000))
-    assert kills > 0
+    assert sorted(row["n"] for row in rows) == list(range(batches * 3000))
     print(f"{kills} kills, {len(rows)} rows, none twice")
