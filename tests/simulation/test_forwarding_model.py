@@ -398,7 +398,7 @@ class UnsubscribesWhatWaited(Forwarding):
         self.__dict__.setdefault("pending", {})[key] = [
             (link.key, group)
             for held in self._holders[key].filters
-            if held.number and held.holders == self._holders[key].alone
+            if held.number and held.holders == (self._holders[key],)
             for link in self._links.values()
             if (group := self._index.group_of(held.number)) in link.told
         ]

@@ -37,6 +37,7 @@ from regraft.runtime.segments import open_segments, remove_leftovers
 log = logging.getLogger("regraft.node")
 
 OLDEST_GENERATION = 2  # of the garbage collector
+ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: Config) -> int:
@@ -48,6 +49,8 @@ def run(config: Config) -> int:
     with DataFolder.open(config.data, config.name) as folder:
         node = Node(folder.identity, config.limits, config.heartbeat_ms, random.SystemRandom())
         journal = open_journal(folder.path / "journal", config)
+        # Between what Python does about them and what the node does, a signal could be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             failed = runner.run(_serve(node, journal, folder.path / "journal", config))
     return 1 if failed else 0
@@ -124,8 +127,9 @@ async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> 
     driver.take_datagrams(host, port)
     node.join(joining(config, host, port), clock.now())
     driver.begin()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         loop.add_signal_handler(number, driver.stop, f"the node got {number.name}")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to read again yet")
     _announce(node, host, port)
     keep_collections_short()
