@@ -66,7 +66,9 @@ READ_BYTES = 256 * 1024
 PIECES_MAX = 512  # in one system call; the kernel takes 1024
 ACCEPTS_MAX = 64  # before others get their turn
 QUIET_READS = 2  # since the last sync: somebody publishes one message at a time,
-QUIET_BYTES = 4096  # and not a large one
+QUIET_BYTES = 4096  # and not a large one;
+QUIET_PEERS = 2  # of the last few reads all are from so few connections that nobody else waits
+LAST_READS = 8
 LINGER_S = 2.0  # for a peer to read our last words
 
 log = logging.getLogger("regraft.node")
@@ -100,6 +102,7 @@ class Driver:
         self._fruitless = False
         self._reads = 0
         self._reads_then = -QUIET_READS - 1  # when something was last persisted
+        self._readers: deque[int] = deque(maxlen=LAST_READS)  # keys
         self._clock = clock
         self._loop = loop
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -246,6 +249,7 @@ class Driver:
         if size == 0:
             self._lost(peer, "closed by the other end")
             return
+        self._readers.append(peer.key)
         self._step([Received(peer.key, self._buffer[:size])])
         self._reads += 1
         if not self._spinning and self._spin_ns:
@@ -438,8 +442,10 @@ class Driver:
         node gets one message at a time, all that it would do meanwhile is wait.
         """
         assert self.disk is not None, "a node without a journal wants something written"
-        quiet = self._reads - self._reads_then <= QUIET_READS and (
-            sum(len(piece.data) for piece in effect.pieces) <= QUIET_BYTES
+        quiet = (
+            self._reads - self._reads_then <= QUIET_READS
+            and len(set(self._readers)) <= QUIET_PEERS
+            and sum(len(piece.data) for piece in effect.pieces) <= QUIET_BYTES
         )
         self._reads_then = self._reads
         if quiet:

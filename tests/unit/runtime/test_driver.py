@@ -1,4 +1,4 @@
-"""The driver: what a mistake in the node leads to."""
+"""The driver: what a mistake in the node leads to, and who waits for the disk."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import asyncio
 import logging
 import random
 import socket
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
+from regraft.journal.requests import Persist, Piece
 from regraft.limits import Limits
 from regraft.model.identity import Identity
+from regraft.node.effect import Effect
+from regraft.node.event import Event, Now, Persisted, Received
 from regraft.node.node import Node
 from regraft.runtime.clock import JUMP_US, Clock
-from regraft.runtime.driver import Driver
+from regraft.runtime.disk import Disk
+from regraft.runtime.driver import Driver, Peer
 
 
 def test_a_node_that_makes_a_mistake_is_stopped(
@@ -35,6 +41,46 @@ def test_a_node_that_makes_a_mistake_is_stopped(
     with caplog.at_level(logging.CRITICAL):
         assert asyncio.run(main())
     assert "made a mistake" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+class Recording:
+    """A node that has everything persisted which it reads, and the disk for it."""
+
+    def __init__(self) -> None:
+        self.waited: list[bool] = []  # by the node itself, or it went on meanwhile
+
+    def step(self, events: Sequence[Event], now: Now) -> list[Effect]:
+        piece = Piece(0, 0, b"x")
+        return [Persist((piece,), 100) for event in events if isinstance(event, Received)]
+
+    def persist_now(self, request: Persist) -> Persisted:
+        self.waited.append(True)
+        return Persisted()
+
+    def perform(self, request: Persist) -> None:
+        self.waited.append(False)
+
+
+@pytest.mark.parametrize(("clients", "waits"), [(1, True), (2, True), (3, False), (20, False)])
+def test_a_node_waits_for_the_disk_itself_only_if_nobody_else_has_to(
+    clients: int, waits: bool
+) -> None:
+    async def main() -> list[bool]:
+        node = Recording()
+        driver = Driver(cast(Node, node), Clock(), asyncio.get_running_loop())
+        driver.disk = cast(Disk, node)
+        pairs = [socket.socketpair() for _ in range(clients)]
+        peers = [Peer(key, here) for key, (here, _) in enumerate(pairs)]
+        for turn in range(60):
+            pairs[turn % clients][1].sendall(b"x")
+            driver._readable(peers[turn % clients])
+        for here, there in pairs:
+            here.close(), there.close()
+        return node.waited
+
+    waited = asyncio.run(main())
+    assert len(waited) == 60
+    assert set(waited[20:]) == {waits}
 
 
 def test_the_clock_follows_drift_at_once_and_jumps_slowly() -> None:
