@@ -342,7 +342,7 @@ def beside(results: Results, work: str) -> Goal:
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.mailboxes", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="about a minute")
+    parser.add_argument("--quick", action="store_true", help="three to four minutes")
     parser.add_argument("--parts", default=",".join(PARTS), help="which of them")
     parser.add_argument("--only", default="", help="ways whose label contains this")
     parser.add_argument("--rounds", type=int, help="of work queues; default 3, quick 1")
