@@ -332,9 +332,16 @@ class Writer:
     def commit(self, messages: list[Any]) -> None:
         """Have the node publish what all tasks have staged."""
         parts = self._parts(messages)
-        if parts is not None:
-            with Link(self.layout.url) as link:
-                link.commit(parts)
+        if parts is None:
+            return
+        with Link(self.layout.url) as link:
+            refused = link.commit(parts).refused
+        if refused:
+            raise LocalError(
+                "not-authorized",
+                f"{refused} messages of batch {parts.batch} were not published, and will not be: "
+                "the node does not take them from this principal; all others are",
+            )
 
     def abort(self, messages: list[Any]) -> None:
         """Drop what some tasks have staged."""
