@@ -25,7 +25,8 @@ run: setup ## start a node
 
 test: check ## everything: check, then the slower tests
 	$(REQUIRE) $(BIN)/python -m pytest -m slow -n auto tests/unit tests/simulation tests/fuzz
-	$(REQUIRE) $(BIN)/python -m pytest -m slow tests/integration tests/slow
+	$(REQUIRE) $(BIN)/python -m pytest -m slow -n auto tests/slow
+	$(REQUIRE) $(BIN)/python -m pytest -m slow tests/integration
 
 check: setup ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .
