@@ -432,6 +432,21 @@ def test_publishers_wait_while_much_is_on_its_way_to_the_disk() -> None:
     assert granted.bytes > credit
 
 
+def test_who_has_nothing_recorded_does_not_wait_for_the_disk() -> None:
+    world = KeepingWorld(ALL, journal_pending_bytes=1000, window_bytes_first=2000)
+    live = world.subscriber("u")
+    client, other = world.connect("p"), world.connect("o")
+    for number in range(1, 5):
+        client.send(letter("x" * 900, sequence=number))
+    assert client.held
+    for number in range(20):
+        other.send(publication(f"{number} " + "x" * 900, "u"))
+    assert len(texts(live)) == 20
+    assert not other.held
+    world.persist()
+    assert not client.held
+
+
 def test_a_full_disk_holds_up_nobody() -> None:
     world = KeepingWorld(ALL, journal_pending_bytes=1000, window_bytes_first=2000)
     live = world.subscriber("u")
