@@ -26,7 +26,8 @@ run: setup ## start a node
 test: check ## everything: check, then the slower tests
 	$(REQUIRE) $(BIN)/python -m pytest -m slow -n auto tests/unit tests/simulation tests/fuzz
 	$(REQUIRE) $(BIN)/python -m pytest -m slow -n auto tests/slow
-	$(REQUIRE) $(BIN)/python -m pytest -m slow tests/integration
+# Two at a time: many of these wait most of the time. loadgroup: a worker has one at a time, too.
+	$(REQUIRE) $(BIN)/python -m pytest -m slow -n 2 --dist loadgroup tests/integration
 
 check: setup ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .

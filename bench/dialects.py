@@ -213,9 +213,12 @@ class RegraftChannel(Channel):
             elif kind == Kind.CREDIT:
                 self.credit = bytes(view[payload : i + length + 4])
             else:
-                self.take_control(native.decode(kind, bytes(view[payload : i + length + 4])))
+                self.take_payload(kind, bytes(view[payload : i + length + 4]))
             i += length + 4
         self.tail = bytes(view[i:n])
+
+    def take_payload(self, kind: int, payload: bytes) -> None:
+        self.take_control(native.decode(kind, payload))
 
     def take_control(self, frame: Any) -> None:
         self.seen.add(type(frame))

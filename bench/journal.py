@@ -50,15 +50,15 @@ class Sizes:
     rounds: int
     seconds: float
     warm: float
-    pool: int  # messages that the raw generator has ready
+    pool: int  # messages that the raw generator has ready: more than it can send while warming up
     singles: int  # messages one at a time, in a round
     stream: int  # messages of the stream that is read back
     journal: float  # bytes of the journal that is recovered
     judged: bool  # whether recovery is
 
 
-QUICK = Sizes(3, 0.7, 0.3, 1_000_000, 300, 1_000_000, 1e9, False)
-FULL = Sizes(5, 2.0, 0.5, 3_000_000, 1000, 10_000_000, 10e9, True)
+QUICK = Sizes(3, 0.7, 0.3, 3_000_000, 300, 1_000_000, 1e9, False)
+FULL = Sizes(5, 2.0, 0.5, 6_000_000, 1000, 10_000_000, 10e9, True)
 
 
 @dataclass

@@ -24,6 +24,7 @@ from bench.durable import Place, Tally, make_bodies, timed
 from bench.durable_servers import Started, started
 from bench.peers import run
 from bench.servers import REGRAFT, Server, free_ports
+from regraft.kernels.envelope import fields_of
 from regraft.model.message import DeliveryMode, Message, Value, encode_envelope
 from regraft.wire import native
 
@@ -33,6 +34,7 @@ CONFIG = f'[[streams]]\nname = "{STREAM}"\ntopic = "bench/#"\n'
 FIRST_SEQUENCE = 1 << 21  # from here on sequences have four bytes, up to 2 ** 28
 RECORD_BYTES = 48 + 12  # of a record that are not messages: header, and one stream
 READ_BYTES = 256 * 1024
+COUNT, TAKERS, KNOWN = 2, 3, 4  # fields of CONFIRMED
 TASKS = 16  # batches that one Python client has in flight
 SINGLES = 4000  # messages, when it publishes one in a call
 
@@ -106,28 +108,35 @@ class Publisher(RegraftChannel):
 
     def __init__(self, port: int, client_id: str) -> None:
         super().__init__(connect(port), 1)
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self.confirmed = self.confirmations = 0
         hello = native.Hello(1, 1, client_id=client_id, agent="bench", passive=True)
         self.sock.sendall(native.PREFACE + native.encode(hello))
         while native.Welcome not in self.seen:
             self.read()
 
-    def take_control(self, frame: Any) -> None:
-        if isinstance(frame, native.Confirmed):
-            if frame.known or not frame.takers:
-                raise LostError(f"a message was not kept: {frame}")
-            self.confirmed += frame.count
+    def take_payload(self, kind: int, payload: bytes) -> None:
+        if kind == native.Kind.CONFIRMED:
+            fields = {number: value for number, _, value in fields_of(payload) or ()}
+            if KNOWN in fields or TAKERS not in fields:
+                raise LostError(f"a message was not kept: {native.decode(kind, payload)}")
+            self.confirmed += fields[COUNT]
             self.confirmations += 1
         else:
-            super().take_control(frame)
+            super().take_payload(kind, payload)
+
+    def read(self, flags: int = 0) -> None:
+        """Wait for something, and take it; without a new buffer for each call."""
+        size = self.sock.recv_into(self.buffer, 0, flags)
+        if not size:
+            raise LostError("the node ended the connection")
+        data = self.buffer[:size]
+        self.take(memoryview(self.tail + data) if self.tail else data)
 
     def look(self) -> None:
         """Take what has come, if anything has."""
         with contextlib.suppress(BlockingIOError):
-            data = self.sock.recv(READ_BYTES, socket.MSG_DONTWAIT)
-            if not data:
-                raise LostError("the node ended the connection")
-            self.take(memoryview(self.tail + data))
+            self.read(socket.MSG_DONTWAIT)
 
 
 def client_id() -> str:

@@ -194,7 +194,7 @@ def measure_parts(sizes: Sizes, wanted: list[str], folder: Path, results: Result
         results.waiting = parts.measure_waiting(own, sizes.waiting)
 
     def population(own: Path) -> None:
-        for takers, count in ((1, sizes.published), (parts.GROUP, sizes.published // 20)):
+        for takers, count in ((1, sizes.published), (parts.GROUP, sizes.published // 50)):
             for mailboxes in (max(sizes.mailboxes // 100, takers), sizes.mailboxes):
                 place = own / f"{mailboxes}-{takers}"
                 found = parts.measure_population(place, mailboxes, takers, count)

@@ -5,6 +5,11 @@
 Everything runs on one machine, Spark with two threads (`local[2]`) and at a lower priority than the
 node, as if it were elsewhere. The same rows are read from the node, and from Parquet and JSON files
 that Spark made of them. What counts is the best of all rounds: what disturbs makes it slower.
+`one batch, repeated` is a source that does nothing: no source written in Python gets more of Spark.
+
+Live deliveries are measured three times while Spark reads: from the node, with the two on different
+processors, as if Spark were elsewhere; the same on the same processors, of which Spark only gets
+what is left; and there again, while Spark reads files and has nothing to do with the node.
 """
 
 from __future__ import annotations
@@ -34,9 +39,12 @@ from regraft.wire import bulk
 SCHEMA = (
     "sequence bigint, timestamp timestamp, topic string, symbol string, price double, body binary"
 )
+FULL, QUICK = 3_000_000, 400_000
 NICENESS = 5
+THREADS = 2  # of Spark
 PER_TRIGGER = 500_000
 PROBE_S = 6.0
+WARM = 3  # reads before latency is measured, so that Java compiles no more
 PARTS = ("batches", "streams", "sink", "latency")
 BATCH_ROWS = 100_000  # staged at a time, to fill the node
 
@@ -79,6 +87,9 @@ class Bench:
     """A node with rows, and a session."""
 
     def __init__(self, url: str, place: Path, rows: int) -> None:
+        from pyspark import cloudpickle
+
+        from bench import repeated
         from regraft.pipeline import session
 
         os.nice(NICENESS)
@@ -87,16 +98,18 @@ class Bench:
             "spark.ui.enabled": "false",
             "spark.log.level": "OFF",
             "spark.driver.memory": "2g",
-            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.shuffle.partitions": THREADS,
             "spark.sql.session.timeZone": "UTC",
         }
-        self.spark = session("bench", "local[2]", config)
+        self.spark = session("bench", f"local[{THREADS}]", config)
+        cloudpickle.register_pickle_by_value(repeated)  # workers do not have it
+        self.spark.dataSource.register(repeated.Repeated)
         self.trials = 0
         self.best: dict[str, float] = {}
 
     def read(self, schema: str = SCHEMA) -> Any:
         reader = self.spark.read.format("regraft").option("url", self.url)
-        reader = reader.option("subscribe", "ticks/#").option("minPartitions", "4")
+        reader = reader.option("subscribe", "ticks/#").option("minPartitions", THREADS)
         return (reader.schema(schema) if schema else reader).load()
 
     def time(self, name: str, job: Callable[[], object], rows: int = 0) -> None:
@@ -137,18 +150,23 @@ class Bench:
             self.time(
                 f"{name} -> parquet", lambda f=frame: f.write.parquet(self.folder("parquet-out"))
             )
+        self.time("one batch, repeated -> noop", lambda: noop(self.repeated()))
         self.time("regraft, with the map -> noop", lambda: noop(self.read("")))
         self.time("regraft, a selector -> noop", lambda: noop(self.selected()))
 
+    def repeated(self) -> Any:
+        reader = self.spark.read.format("repeated").option("schema", SCHEMA)
+        return reader.option("rows", self.rows).option("parts", 2 * THREADS).load()
+
     def selected(self) -> Any:
         reader = self.spark.read.format("regraft").option("url", self.url)
-        reader = reader.option("subscribe", "ticks/#").option("minPartitions", "4")
+        reader = reader.option("subscribe", "ticks/#").option("minPartitions", THREADS)
         return reader.option("selector", "price > 200 AND symbol = 'k5'").schema(SCHEMA).load()
 
     def streams(self) -> None:
         reader = self.spark.readStream.format("regraft").option("url", self.url)
         reader = reader.option("subscribe", "ticks/#").option("startingOffsets", "earliest")
-        reader = reader.option("maxOffsetsPerTrigger", PER_TRIGGER).option("minPartitions", "4")
+        reader = reader.option("maxOffsetsPerTrigger", PER_TRIGGER).option("minPartitions", THREADS)
         frame = reader.schema(SCHEMA).load()
         self.time("stream -> noop", lambda: self.run(frame.writeStream.format("noop")))
         self.time(
@@ -224,38 +242,92 @@ def probed(url: str, seconds: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=first)
 
 
-def give_way(bench: Bench) -> None:
-    """Let Spark run only where nothing else wants to, as if it were on another machine.
+def threads_of(process: psutil.Process) -> list[int]:
+    """The threads of a process, and of those that it has begun."""
+    found = []
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            found += [thread.id for thread in one.threads()]
+    return found
 
-    At a low priority alone it would keep its processor for milliseconds while the node is awake.
+
+def pin(threads: list[int], processors: set[int]) -> None:
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(thread, processors)
+
+
+def idle(threads: list[int]) -> None:
+    """Let them run only where nothing else wants to.
+
+    At a low priority alone they would keep their processor for milliseconds.
     """
-    root = psutil.Process(bench.spark.sparkContext._gateway.proc.pid)
-    for process in (root, *root.children(recursive=True)):
-        for thread in process.threads():
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setscheduler(thread.id, os.SCHED_IDLE, os.sched_param(0))
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
-def latency(bench: Bench) -> tuple[tuple[float, float], tuple[float, float]]:
-    """p50 and p99 when nothing else is done, and while Spark reads all the time."""
+class Trips:
+    """Round trips through the node: p50 and p99, in microseconds, when nothing else is done, and
+    while Spark does something."""
 
-    def result(process: subprocess.Popen[str]) -> tuple[float, float]:
+    def __init__(self, bench: Bench, node: int) -> None:
+        self.bench, self.node = bench, psutil.Process(node)
+        self.spark = psutil.Process(bench.spark.sparkContext._gateway.proc.pid)
+        self.found: dict[str, tuple[float, float]] = {}
+
+    def measure(self) -> None:
+        every = os.sched_getaffinity(0)
+        files = self.bench.spark.read.parquet(self._files())
+        for _ in range(WARM):
+            noop(self.bench.read())
+        own, others = {min(every)}, every - {min(every)}
+        if others:
+            self._divide(own, others)
+            self._trial("apart, quiet", None, own)
+            self._trial("apart, Spark reads the node", self.bench.read, own)
+            self._divide(every, every)
+        self._trial("together, quiet", None, every)
+        idle(threads_of(self.spark))
+        self._trial("together, Spark reads the node", self.bench.read, every)
+        self._trial("together, Spark reads files", lambda: files, every)
+
+    def _files(self) -> str:
+        place = self.bench.place / "parquet"
+        if not place.exists():
+            self.bench.read().write.parquet(str(place))
+        return str(place)
+
+    def _divide(self, own: set[int], others: set[int]) -> None:
+        """The node has some processors, and what is beside it; Spark has the others."""
+        pin(threads_of(self.node), own)
+        pin(threads_of(self.spark), others)
+        pin(threads_of_this(), others)
+
+    def _trial(self, name: str, frame: Callable[[], Any] | None, processors: set[int]) -> None:
+        process = probed(self.bench.url, PROBE_S)
+        pin(threads_of(psutil.Process(process.pid)), processors)
+        while frame is not None and process.poll() is None:
+            noop(frame())
         out, _ = process.communicate()
         p50, p99 = map(float, out.split())
-        return p50, p99
+        self.found[name] = p50, p99
 
-    quiet = result(probed(bench.url, PROBE_S))
-    give_way(bench)
-    process = probed(bench.url, PROBE_S)
-    while process.poll() is None:
-        noop(bench.read())
-    return quiet, result(process)
+    def times(self, where: str) -> float | None:
+        """How many times the p99 is that of the quiet."""
+        quiet = self.found.get(f"{where}, quiet")
+        busy = self.found.get(f"{where}, Spark reads the node")
+        return busy[1] / quiet[1] if quiet and busy else None
+
+
+def threads_of_this() -> list[int]:
+    return [thread.id for thread in psutil.Process().threads()]
 
 
 # ------------------------------------------------------------------------------ result
 
 
-def judge(best: dict[str, float], p99: tuple[float, float] | None) -> Iterator[report.Goal]:
+def judge(best: dict[str, float], trips: Trips | None) -> Iterator[report.Goal]:
     millions = {name: speed / 1e6 for name, speed in best.items()}
     for name, bound in (
         ("regraft -> noop", 1.5),
@@ -264,12 +336,17 @@ def judge(best: dict[str, float], p99: tuple[float, float] | None) -> Iterator[r
         ("sink", 0.5),
     ):
         yield report.at_least(name, bound, "M rows/s", millions.get(name))
-    share = (
-        best["regraft -> noop"] / best["parquet -> noop"] if best.get("parquet -> noop") else None
-    )
-    yield report.at_least("regraft beside parquet", 0.7, "of its rows/s", share)
-    times = p99[1] / p99[0] if p99 else None
-    yield report.below("p99 of live deliveries while Spark reads", 2, "times", times)
+    parquet = best.get("parquet -> noop")
+    for name, source in (
+        ("regraft beside parquet", "regraft -> noop"),
+        ("a source that does nothing beside parquet", "one batch, repeated -> noop"),
+    ):
+        share = best[source] / parquet if parquet else None
+        goal = report.at_least(name, 0.7, "of its rows/s", share)
+        yield goal if source == "regraft -> noop" else report.told(goal)
+    name = "p99 of live deliveries while Spark reads"
+    yield report.below(f"{name} elsewhere", 2, "times", trips and trips.times("apart"))
+    yield report.below(f"{name} here", 2, "times", trips and trips.times("together"))
 
 
 def main(argv: list[str]) -> int:
@@ -285,7 +362,7 @@ def main(argv: list[str]) -> int:
     parts = options.parts.split(",")
     if not set(parts) <= set(PARTS):
         parser.error(f"there are {', '.join(PARTS)}")
-    rows = options.rows or (400_000 if options.quick else 3_000_000)
+    rows = options.rows or (QUICK if options.quick else FULL)
     rounds = options.rounds or (1 if options.quick else 3)
     place = Path(tempfile.mkdtemp(prefix="regraft-bench-"))
     (port,) = free_ports(1)
@@ -304,7 +381,8 @@ def main(argv: list[str]) -> int:
                 if part in parts:
                     getattr(bench, part)()
         if "latency" in parts:
-            trips = latency(bench)
+            trips = Trips(bench, process.pid)
+            trips.measure()
         end_java(bench.spark)
     finally:
         process.terminate()
@@ -313,10 +391,12 @@ def main(argv: list[str]) -> int:
     table = [(name, f"{speed / 1e6:.2f}") for name, speed in bench.best.items()]
     print(report.table(("what", "M rows/s"), table))
     if trips is not None:
-        quiet, busy = trips
-        print(f"\nround trips: p50 {quiet[0]:.0f} us, p99 {quiet[1]:.0f} us; while Spark reads "
-              f"p50 {busy[0]:.0f} us, p99 {busy[1]:.0f} us")  # fmt: skip
-    goals = list(judge(bench.best, trips and (trips[0][1], trips[1][1])))
+        lines = [(name, f"{p50:.0f}", f"{p99:.0f}") for name, (p50, p99) in trips.found.items()]
+        print()
+        print(report.table(("round trips", "p50, us", "p99, us"), lines))
+    goals = judge(bench.best, trips)
+    # Of few rows one sees how long a job of Spark takes to begin, and little else.
+    goals = list(goals if rows >= FULL else map(report.told, goals))
     return report.finish("pipeline", goals, neighbours.remark())
 
 

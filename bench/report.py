@@ -36,6 +36,11 @@ def below(name: str, bound: float, unit: str, measured: float | None) -> Goal:
     return Goal(name, f"< {bound:g} {unit}", rounded(measured), met)
 
 
+def told(goal: Goal) -> Goal:
+    """The same goal without a judgement: what was measured is too little for one."""
+    return replace(goal, met=None)
+
+
 def missed(goal: Goal) -> Goal:
     """The same goal where what was to be measured failed, whatever its good rounds say."""
     return replace(goal, met=False)

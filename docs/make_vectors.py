@@ -38,7 +38,7 @@ from regraft.model.message import (
     encode_envelope,
 )
 from regraft.model.varint import BYTES, STRING, UINT64
-from regraft.wire import native, peers
+from regraft.wire import native, peers, questions
 from regraft.wire.native import FLAG_CONTROL, PREFACE, Kind, encode, frame, read_frame
 
 FRAME_BYTES_MAX = 4096
@@ -130,6 +130,11 @@ def between_nodes() -> list[tuple[str, str, bytes]]:
     near = peers.Candidate(two, "10.0.0.8:7447", 1)
     peer = peers.Peer(1, 1, one, "left", 3, "10.0.0.7:7447", 65_536, 65_536, 1_048_576)
     wanted = peers.Wanted(5, "plant/#", False, "celsius > 30")
+    doubtful = peers.Wanted(0, "a/b", True, "")
+    given = peers.Wanted(1 << 31 | 1, "a/b", True, "")
+    reroute = peers.Reroute(b"r" * 16, (given,), (7,), (one,), (two,))
+    asked = encode_envelope(Message("rooms", b"?"))
+    context = encode_envelope(Message("c", context={"room": "hall"}))[3:]
     return [
         ("peer", "a node's first frame to another node", encode(peer)),
         ("ask", "may I be below you?", encode(peers.Ask(one, 7, 2, address="10.0.0.7:7447"))),
@@ -144,7 +149,71 @@ def between_nodes() -> list[tuple[str, str, bytes]]:
         ("left", "it is gone", encode(peers.Left())),
         ("command", "for the shell", encode(peers.Command(1, "leave", b"{}"))),
         ("done", "its answer", encode(peers.Done(1, b"{}"))),
+        ("flush", "a new link is complete", encode(peers.Flush(b"r" * 16, (one,), 0, True))),
+        ("restored", "and the old end knows it", encode(peers.Restored(b"r" * 16))),
+        ("activate", "what is in doubt", encode(peers.Activate(b"r" * 16, (doubtful,), (one,)))),
+        ("reroute", "by another way", encode(reroute)),
+        ("rerouted", "of which this was known", encode(peers.Rerouted(b"r" * 16, (1 << 31 | 1,)))),
+        ("moving", "a branch goes elsewhere", encode(peers.Moving(b"r" * 16, one, (two,)))),
+        ("ready", "it may come", encode(peers.Ready(b"r" * 16, True))),
+        ("release", "it has come", encode(peers.Release(b"r" * 16))),
+        (
+            "homes",
+            "how much is known of a node with mailboxes",
+            encode(peers.Homes((peers.Known(b"j" * 16, 1 << 32 | 1),))),
+        ),
+        (
+            "home",
+            "what it keeps messages for",
+            encode(
+                peers.Home(
+                    *(b"j" * 16, b"n" * 16, "athens", 1 << 32 | 2, 1 << 32 | 1),
+                    add=(peers.Durable(3, "orders", "orders/#", False, "price > 100"),),
+                    remove=(2,),
+                    first=True,
+                    last=True,
+                )
+            ),
+        ),
+        (
+            "carried",
+            "messages for mailboxes of another node, as it stands in the body of one to it",
+            encode(peers.Carried(b"j" * 16, 2, 0, 1, 0, b"frames")),
+        ),
+        ("taken", "they are kept there", encode(peers.Taken(b"k" * 16, 2, 1))),
         ("origin", "where messages between nodes began", encode(peers.Origin(1, 2, 3))),
+        ("question", "a client asks", encode(questions.Question(b"", 7, 5000, asked))),
+        ("question-onward", "and a node", encode(questions.Question(one, 0, 4843, asked))),
+        ("reply", "the last of a client", encode(questions.Reply(b"", 9, asked, True))),
+        ("counted", "so many may reply", encode(questions.Counted(one, 0, 1000))),
+        ("ended", "all have", encode(questions.Ended(b"", 7, 1000, 998, True))),
+        ("withdrawn", "nobody waits", encode(questions.Withdrawn(b"", 7))),
+        ("context", "room = hall", encode(questions.Context(3, context))),
+        ("finished", "by a member of a group", encode(native.Finished(3))),
+        (
+            "transact",
+            "messages, a settlement, a mailbox to be made and one to be removed",
+            encode(
+                native.Transact(
+                    8,
+                    encode(replace(MINIMAL, delivery_mode=DeliveryMode.PERSISTENT)),
+                    encode(MINIMAL),
+                    (native.Settle(1, (4, 6)),),
+                    (native.Subscribe(0, "a", durable="box"),),
+                    ("old",),
+                )
+            ),
+        ),
+        ("decide", "prepare it", encode(native.Decide(8, "g", native.Decision.PREPARE, 1))),
+        (
+            "decided",
+            "it was rolled back",
+            encode(
+                native.Decided(
+                    8, "g", native.TransactionState.ROLLED_BACK, 32, "mailbox-full", "full", 0, True
+                )
+            ),
+        ),
     ]
 
 
@@ -153,7 +222,7 @@ def good_frames() -> list[tuple[str, str, bytes]]:
     exc = LocalError("bad-selector", "expected a value at position 9, found the end")
     both = (MINIMAL, Message("a/b", b"again"))
     gzip = Message("a/b", gzip_stored(b"hello"), compression=Compression.GZIP)
-    unknown = UINT64.write(26, 7) + STRING.write(1000, "later")
+    unknown = UINT64.write(99, 7) + STRING.write(1000, "later")
     envelope = encode_envelope(MINIMAL)
     backwards = BYTES.write(5, b"hello") + UINT64.write(30, 1) + STRING.write(9, "a/b")
     one_by_one = bytes.fromhex("0d01000000") + UINT64.write(2, 7) + UINT64.write(2, 300)

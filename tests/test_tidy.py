@@ -32,13 +32,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{trade: BELOW_TRADES for trade in TRADES},
     "node": BELOW_NODE,
     "client": BELOW_TRADES | {"wire"},
+    "services": BELOW_TRADES | {"wire", "client"},
     "runtime": BELOW_WORLD | {"config"},
     "simulate": BELOW_WORLD | {"config"},
     "console": BELOW_TOP,
     "pipeline": BELOW_TOP,
     "testing": BELOW_TOP,
-    "commands": BELOW_TOP | {"pipeline"},
-    "cli": BELOW_TOP | {"commands", "config", "console", "pipeline"},
+    "commands": BELOW_TOP | {"pipeline", "services"},
+    "cli": BELOW_TOP | {"commands", "config", "console", "pipeline", "services"},
     "__main__": {"cli"},
 }
 
@@ -50,6 +51,7 @@ DOORS = {
 OPEN_ROOMS = {
     "runtime",
     "client",
+    "services",
     "cli",
     "commands",
     "testing",

@@ -9,10 +9,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regraft.client import (
+        AllReplies,
         BlockingClient,
         BlockingDurable,
         BlockingQueue,
+        BlockingReplies,
         BlockingSubscription,
+        BlockingTransaction,
         BlockingWork,
         Browse,
         Client,
@@ -22,13 +25,23 @@ if TYPE_CHECKING:
         Queue,
         QueueOptions,
         Replay,
+        Replies,
         Subscription,
+        Transaction,
         WhenStalled,
         Work,
         connect,
         connect_blocking,
+        within,
     )
-    from regraft.errors import DiskError, LocalError, PeerError, RegraftError, WorldError
+    from regraft.errors import (
+        DiskError,
+        LocalError,
+        PeerError,
+        RegraftError,
+        ReplyTimeout,
+        WorldError,
+    )
     from regraft.kernels.inbox import ReceivedMessage
     from regraft.model.message import Message, Timestamp
 
@@ -36,10 +49,14 @@ if TYPE_CHECKING:
 # version, or only the errors, waits for nothing else.
 _HOMES = {
     "regraft.client": (
+        "AllReplies",
         "BlockingClient",
         "BlockingDurable",
         "BlockingQueue",
+        "BlockingReplies",
         "BlockingSubscription",
+        "BlockingTransaction",
+        "BlockingTransaction",
         "BlockingWork",
         "Browse",
         "Client",
@@ -49,22 +66,35 @@ _HOMES = {
         "Queue",
         "QueueOptions",
         "Replay",
+        "Replies",
         "Subscription",
+        "Transaction",
         "WhenStalled",
         "Work",
         "connect",
         "connect_blocking",
+        "within",
     ),
-    "regraft.errors": ("DiskError", "LocalError", "PeerError", "RegraftError", "WorldError"),
+    "regraft.errors": (
+        "DiskError",
+        "LocalError",
+        "PeerError",
+        "RegraftError",
+        "ReplyTimeout",
+        "WorldError",
+    ),
     "regraft.kernels.inbox": ("ReceivedMessage",),
     "regraft.model.message": ("Message", "Timestamp"),
 }
 
 __all__ = [
+    "AllReplies",
     "BlockingClient",
     "BlockingDurable",
     "BlockingQueue",
+    "BlockingReplies",
     "BlockingSubscription",
+    "BlockingTransaction",
     "BlockingWork",
     "Browse",
     "Client",
@@ -80,13 +110,17 @@ __all__ = [
     "ReceivedMessage",
     "RegraftError",
     "Replay",
+    "Replies",
+    "ReplyTimeout",
     "Subscription",
     "Timestamp",
+    "Transaction",
     "WhenStalled",
     "Work",
     "WorldError",
     "connect",
     "connect_blocking",
+    "within",
 ]
 
 

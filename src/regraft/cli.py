@@ -23,12 +23,18 @@ COMMANDS = {
     "serve": "regraft.cli:serve",
     "sub": "regraft.commands.sub:sub",
     "pub": "regraft.commands.pub:pub",
+    "ask": "regraft.commands.ask:ask",
     "queue": "regraft.commands.queue:queue",
     "topic": "regraft.commands.topic:topic",
     "dlq": "regraft.commands.dlq:dlq",
     "delayed": "regraft.commands.delayed:delayed",
+    "tx": "regraft.commands.tx:tx",
+    "call": "regraft.commands.call:call",
+    "services": "regraft.commands.call:services",
+    "rules": "regraft.commands.rules:rules",
     "inspect": "regraft.commands.inspect:inspect",
     "link": "regraft.commands.link:link",
+    "custody": "regraft.commands.custody:custody",
     "node": "regraft.commands.node:node",
     "journal": "regraft.commands.journal:journal",
     "pipeline": "regraft.commands.pipeline:pipeline",
@@ -98,6 +104,7 @@ def group() -> None:
 @click.option("--join", metavar="HOST:PORT,...", help="Other nodes by which to join their network.")
 @click.option("--parent", metavar="HOST:PORT", help="The node to be below, come what may.")
 @click.option("--advertise", metavar="HOST:PORT", help="Address by which others reach this node.")
+@click.option("--rules", metavar="FILE", help="Rules for messages of services, in TOML.")
 @click.option("--limit", "limits", metavar="NAME=VALUE", multiple=True,
               help="Change a limit, as in queue_bytes=64MiB. May be repeated.")  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="Form of the log on stderr.")

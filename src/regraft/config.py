@@ -79,10 +79,19 @@ class Config:
     advertise: str = field(default="", metadata={"range": (0, TEXT_BYTES_MAX)})
     max_degree: int = field(default=8, metadata={"range": (2, 1000)})  # neighbours in the tree
     beacon_ms: int = field(default=500, metadata={"range": (10, 60_000)})
-    reconfiguration: Literal["deferred-timed", "strawman"] = "deferred-timed"
+    reconfiguration: Literal[
+        "reconfiguration-path",
+        "informed-activation",
+        "deferred-notified",
+        "deferred-timed",
+        "strawman",
+    ] = "reconfiguration-path"
     # How long what a lost link causes may wait for a new one.
     deferral_ms: int = field(default=3000, metadata={"range": (0, 600_000)})
     covering: Literal["on", "off"] = "on"  # of what neighbours are told
+    # What becomes of messages for mailboxes of a node that is away for too long.
+    when_away: Literal["refuse", "drop"] = "refuse"
+    rules: str = field(default="", metadata={"range": (0, 4096)})  # the file; empty: none
     limits: Limits = field(default_factory=Limits)
     streams: tuple[Stream, ...] = ()  # retained topics
     # Where each value came from, by name; what is missing here is a default.

@@ -109,6 +109,16 @@ _ROWS = (
      "what was asked for is not kept any more"),
     (44, "other-journal", False, "amqp:precondition-failed", 0x83, 409,
      "a position of another journal than this node has"),
+    (45, "rolled-back", False, "amqp:transaction:rollback", 0x83, 409,
+     "the transaction was rolled back: nothing of it counts"),
+    (46, "in-doubt", False, "amqp:transaction:timeout", 0x83, 504,
+     "nobody knows how the transaction ended"),
+    (47, "undeliverable", False, "amqp:not-found", 0x10, 502,
+     "there is nobody whom the message could be given to"),
+    (48, "backend-error", False, "amqp:internal-error", 0x83, 500,
+     "the service that got the request failed"),
+    (49, "reply-timeout", False, "amqp:connection:forced", 0x8D, 504,
+     "no reply came in the time given"),
     (50, "data-folder-locked", True, "amqp:internal-error", 0x80, 500,
      "another node uses this data folder"),
     (51, "data-folder-version", True, "amqp:internal-error", 0x80, 500,
@@ -129,6 +139,8 @@ _ROWS = (
      "the client was closed"),
     (62, "bad-message", False, "amqp:invalid-field", 0x99, 400,
      "a message that cannot be encoded"),
+    (63, "unknown-transaction", False, "amqp:transaction:unknown-id", 0x83, 404,
+     "no transaction of that name waits to be decided"),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {row[1]: Code(*row) for row in _ROWS}
@@ -165,6 +177,13 @@ class WorldError(RegraftError):
     """Neither end: the network, a time limit, a shutdown."""
 
     blame = "world"
+
+
+class ReplyTimeout(WorldError):
+    """No reply, or not the next one, came in the time given."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("reply-timeout", text)
 
 
 class DiskError(RegraftError):

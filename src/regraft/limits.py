@@ -22,6 +22,8 @@ NAME_BYTES_MAX = 255  # of an attribute
 CLIENT_ID_BYTES_MAX = 128
 FRAME_BYTES_CEILING = 64 * MIB  # no configuration goes above it
 CHUNK_BYTES = 256 * KIB  # what a node takes in before it is delivered, beside one frame
+GID_BYTES_MAX = 200  # of the name that a coordinator gives a transaction
+DECIDED_MAX = 10_000  # transactions of two phases whose end is remembered
 SEGMENT_BYTES_MIN = 16 * KIB  # a snapshot's row of a publisher has 12 KiB at most
 
 
@@ -73,7 +75,27 @@ class Limits:
     bulk_connections: int = 64  # that read tables or stage messages, at the same time
     staged_bytes: int = 16 * 1024 * MIB  # messages that wait for their batch to be committed
     staged_s: int = 86_400  # after which they are dropped, if nobody does
+    questions: int = 10_000  # asked through a node and not over,
+    questions_per_session: int = 1_000  # and by one client of it
+    question_branches: int = 1_000_000  # all to whom they went from there
+    question_ms: int = 600_000  # after which they are over
+    reply_bytes: int = 16 * MIB  # questions and replies that wait for one connection
+    context_bytes: int = 4 * KIB  # of one client
     sinks_remembered: int = 10_000  # whose batches are recognised; the longest idle goes first
+    transaction_messages: int = 10_000  # of one transaction: publications and settlements,
+    transaction_bytes: int = 16 * MIB  # bytes of what it publishes,
+    transaction_ms: int = 60_000  # and time until it is decided or prepared
+    transactions_per_session: int = 64  # that are open at the same time
+    transactions_bytes_total: int = 256 * MIB  # of all that are open
+    transactions_prepared: int = 1_000  # that wait for their coordinators,
+    transactions_prepared_bytes: int = 64 * MIB  # and their bytes
+
+    homes: int = 1_000  # nodes that keep messages for mailboxes, and that send such
+    home_interests: int = 1_000_000  # what all of these keep messages for
+    home_bytes: int = 4 * 1024 * MIB  # what waits for one of them, estimated
+    homes_bytes: int = 16 * 1024 * MIB  # and for all of them
+    home_s: int = 604_800  # for how long, before messages for it are refused or dropped
+    home_window_bytes: int = 1 * MIB  # sent to one of them and not confirmed
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -90,6 +112,9 @@ class Limits:
             ("selector_bytes", "control_frame_bytes"),
             ("subscriptions_per_session", "subscriptions"),
             ("heartbeat_ms_min", "heartbeat_ms_max"),
+            ("home_bytes", "homes_bytes"),
+            ("frame_bytes", "reply_bytes"),
+            ("questions_per_session", "questions"),
         ):
             if getattr(self, small) > getattr(self, large):
                 raise _refuse(f"limit {small} must not be above limit {large}")

@@ -46,7 +46,7 @@ class Bus:
     """One node in memory, and clients connected to it.
 
     `streams` are the topics that it retains: a pattern for each name. Without a journal nothing
-    is persistent.
+    is persistent. `rules` are those of services, as in a file.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class Bus:
         heartbeat_ms: int = 10_000,
         streams: Mapping[str, str] | None = None,
         journal: bool = True,
+        rules: str = "",
     ) -> None:
         self._world = World(seed)
         self._limits = limits
         self._heartbeat_ms = heartbeat_ms
         self._journal = journal
+        self._rules = rules
         self._retained = [Retained(*named) for named in (streams or {}).items()]
         self._broker: Broker | None = None
         self._clients: list[Client] = []
@@ -116,6 +118,8 @@ class Bus:
             disk,
             self._retained,
         )
+        if self._rules:
+            self._broker.node.load_rules(self._rules, "rules")
         self._poke()
 
     def kill(self) -> None:
@@ -154,6 +158,10 @@ class Bus:
     def _node(self) -> Broker:
         assert self._broker is not None, "use the bus as a context: async with Bus() as bus"
         return self._broker
+
+    async def connector(self, factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
+        """What a `Peer` or `Service` needs to connect to this node: `connector=bus.connector`."""
+        return await self._connect(factory, address)
 
     async def _connect(self, factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
         broker = self._node()

@@ -13,7 +13,7 @@ import pytest
 
 from regraft.limits import Limits
 from regraft.model.identity import Identity
-from regraft.model.message import Message
+from regraft.model.message import Message, encode_envelope
 from regraft.node.effect import Close, Connect, Effect, Write
 from regraft.node.event import (
     Closed,
@@ -29,10 +29,11 @@ from regraft.node.event import (
 from regraft.node.network import Joining
 from regraft.node.node import Node
 from regraft.overlay.options import Options
-from regraft.wire import native, peers
+from regraft.wire import native, peers, questions
 
 ME, OTHER, THIRD = (bytes([n]) * 16 for n in (7, 1, 9))
 IDS = (ME, OTHER, THIRD, b"", b"short")
+ASKED = encode_envelope(Message("a/b", b"?"))
 PATTERNS = ("#", "a/b", "+/x", "a/#", "", "a/#/b", "/" * 80, "\0")
 SELECTORS = ("", "n > 5", "n >", "s LIKE 'a%'", "1 = 1", "x" * 200, "s REGEXP '(a+)+b'")
 
@@ -114,6 +115,17 @@ def wanted(random: Random) -> peers.Wanted:
     )
 
 
+def home(random: Random) -> peers.Home:
+    some = random.choice
+    add = tuple(
+        peers.Durable(number(random), "x", some(PATTERNS), False, some(SELECTORS))
+        for _ in range(some((0, 1, 3)))
+    )
+    flags = tuple(some((True, False)) for _ in range(4))
+    head = (some(IDS), some(IDS), "x", number(random), number(random))
+    return peers.Home(*head, add, tuple(range(some((0, 2)))), *flags)
+
+
 def forged(random: Random) -> Any:
     """A well-formed frame, with anything in it."""
     some = random.choice
@@ -142,12 +154,24 @@ def forged(random: Random) -> Any:
             lambda: peers.Command(1, some(("link-add", "x")), b"{}"),
             lambda: peers.Done(1, b""),
             lambda: peers.Origin(some((1, 2**64 - 1)), some((1, 2)), number(random)),
+            lambda: peers.Homes(tuple(peers.Known(some(IDS), number(random)) for _ in range(2))),
+            lambda: home(random),
+            lambda: peers.Carried(some(IDS), 1, 0, 1, 0, b"x"),
+            lambda: peers.Taken(some(IDS), 1, number(random)),
             lambda: native.Credit(number(random), number(random)),
             lambda: native.Heartbeat(number(random)),
             lambda: native.Hello(1, 1),
             lambda: native.Subscribe(1, "a"),
             lambda: Message("a/b", b"x", {"n": 7}),
             lambda: Message("$sys/x", b""),
+            lambda: Message("a/b", b"x", where=some(("ctx.x = 1", "ctx.x ="))),
+            lambda: questions.Question(some((*IDS, ME)), 1, some((0, 5, 2**32 - 1)), ASKED),
+            lambda: questions.Question(some(IDS), 1, 5, some((b"", b"nonsense"))),
+            lambda: questions.Reply(some(IDS), 1, some((ASKED, b"", b"x")), some((True, False))),
+            lambda: questions.Counted(some(IDS), 1, number(random)),
+            lambda: questions.Ended(some(IDS), 1, number(random), number(random), True),
+            lambda: questions.Withdrawn(some(IDS), 1),
+            lambda: questions.Context(1, b""),
         )
     )()
 

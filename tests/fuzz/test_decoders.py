@@ -3,6 +3,7 @@
 A few seconds with fixed seeds; REGRAFT_FUZZ_SECONDS=600 goes on with others for ten minutes.
 """
 
+import json
 import os
 import random
 import time
@@ -13,14 +14,17 @@ import pytest
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.model.message import Message, encode_envelope
+from regraft.model.rules import Route, encode_routes
 from regraft.node.effect import Close, Write
 from regraft.node.event import Closed, Event, Now, Opened, Received, Tick, Unsent
 from regraft.node.node import Node
-from regraft.wire import native
+from regraft.wire import native, peers, questions
 
 INNOCENT, WITNESS = 1, 2  # one publishes, the other receives
 HELLO = native.PREFACE + native.encode(native.Hello(1, 1))
 LIMITS = Limits(frame_bytes=20_000, control_frame_bytes=9_000, queue_bytes=50_000)
+
+RULES = '[peers.A]\n[peers.B]\n[types.ASKED]\nroutes = [{ to = "A" }, { to = "B", whom = "all" }]\n'
 
 SENTENCES = [
     native.encode(native.Hello(1, 1)),
@@ -39,11 +43,49 @@ SENTENCES = [
     native.encode(Message("a", b"x", to="you", expiration_us=5)),
     native.frame(7, encode_envelope(Message("a", b"z")), 1),
     native.encode(Message("+", b"bad")),
+    native.encode(native.Subscribe(4, "$group/A")),
+    native.encode(native.Subscribe(5, "$group/B")),
+    native.encode(native.Subscribe(6, "$share/w/a/#", "x = 1")),
+    native.encode(native.Subscribe(7, "$peer/me")),
+    native.encode(native.Unsubscribe(4)),
+    native.encode(native.Finished(2**64 - 1)),
+    native.encode(
+        native.Transact(
+            7,
+            b"messages",
+            b"passing",
+            (native.Settle(1, (1, 2, 5, 9)),),
+            (native.Subscribe(0, "a/#", "x > 1", durable="d", options=b"{}"),),
+            ("old", "older"),
+        )
+    ),
+    native.encode(native.Decide(2**62, "gid", native.Decision.PREPARE, 3)),
+    native.encode(native.Decided(8, "g", native.TransactionState.PREPARED, 25, "n", "t", 9, True)),
+    native.encode(Message("$type/ASKED", b"x", id=7, sender="me", include_original=True)),
+    native.encode(Message("$type/NONE", b"x", report_delivery_error=True)),
+    native.encode(Message("$reply", b"x", to="me", references=7)),
+    native.encode(Message("$type/ASKED", override_rules=encode_routes((Route("B", True),)))),
+    native.encode(native.Subscribe(8, "a", replies=True)),
+    native.encode(questions.Question(b"", 1, 50, encode_envelope(Message("a", b"?")))),
+    native.encode(questions.Question(b"x" * 16, 2, 2**32 - 1, encode_envelope(Message("a/b")))),
+    native.encode(questions.Question(b"", 3, 0, encode_envelope(Message("+", where="x =")))),
+    native.encode(questions.Question(b"", 4, 9, b"nonsense")),
+    native.encode(questions.Reply(b"", 2**64 - 1, encode_envelope(Message("a")), True)),
+    native.encode(questions.Reply(b"", 1, b"", True, True)),
+    native.encode(questions.Counted(b"", 1, 2**64 - 1)),
+    native.encode(questions.Ended(b"", 1, 1, 1, True)),
+    native.encode(questions.Withdrawn(b"", 1)),
+    native.encode(questions.Context(1, encode_envelope(Message("c", context={"x": 1}))[3:])),
+    native.encode(questions.Context(2, b"\x9a\x01\x02\x0a\x00")),
+    native.encode(Message("a", b"x", where="ctx.x = 1 AND k = 1")),
+    native.encode(Message("a", b"x", where="ctx.x =")),
+    native.encode(peers.Command(1, "rules-load", json.dumps({"text": RULES}).encode())),
 ]
 OPENINGS = [
     HELLO,
     native.PREFACE + native.encode(native.Hello(1, 1, credit_messages=3, credit_bytes=900)),
     native.PREFACE + native.encode(native.Hello(1, 1, when_stalled=native.StallPolicy(1))),
+    native.PREFACE + native.encode(native.Hello(1, 1, client_id="me", queue_messages=1)),
 ]
 
 
@@ -53,6 +95,7 @@ class Arena:
     def __init__(self) -> None:
         identity = Identity(bytes(16), "fuzzed", 1)
         self.node = Node(identity, LIMITS, 10_000, random.Random(1))
+        self.node.load_rules(RULES, "rules")
         self.ns = 0
         self.last = WITNESS
         self.written = bytearray()  # to the witness

@@ -1,4 +1,4 @@
-"""Everything here starts processes: it belongs to the slower tests. Spark is started once."""
+"""Everything here starts processes, and is slow. Spark is started once in each worker."""
 
 import importlib.util
 import os

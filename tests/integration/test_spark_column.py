@@ -16,6 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -90,21 +91,26 @@ class Comparison:
         self.expected: dict[tuple[int, int], Truth] = {}
         self.left_out = 0
         for at, selector in enumerate(selectors):
-            has_distance = any(isinstance(node, ast.Distance) for node, _ in ast.walk(selector.ast))
-            for index, message in enumerate(messages):
-                truth = selector.evaluate(message)
-                if has_distance and not is_firm(selector, message, truth, band):
-                    self.left_out += 1
-                else:
-                    self.expected[at, index] = truth
+            truths = list(map(selector.evaluate, messages))
+            firm = [True] * len(messages)
+            if any(isinstance(node, ast.Distance) for node, _ in ast.walk(selector.ast)):
+                firm = are_firm(selector, messages, truths, band)
+            self.left_out += firm.count(False)
+            self.expected |= {(at, index): truths[index] for index, yes in enumerate(firm) if yes}
 
     def said(self) -> Iterator[tuple[int, int, Truth]]:
         """The index of a selector, that of a message, and what Spark says."""
-        for start in range(0, len(self.columns), COLUMNS_AT_ONCE):
+
+        def asked(start: int) -> list[Any]:
             chosen = self.columns[start : start + COLUMNS_AT_ONCE]
-            for index, *truths in self.frame.select("index", *chosen).collect():
-                for offset, truth in enumerate(truths):
-                    yield start + offset, index, truth
+            return self.frame.select("index", *chosen).collect()  # type: ignore[no-any-return]
+
+        starts = range(0, len(self.columns), COLUMNS_AT_ONCE)
+        with ThreadPoolExecutor(2) as pool:  # Spark plans a query with one thread
+            for start, rows in zip(starts, pool.map(asked, starts), strict=True):
+                for index, *truths in rows:
+                    for offset, truth in enumerate(truths):
+                        yield start + offset, index, truth
 
     def check(self) -> str:
         """Compare all pairs; a line that says how many."""
@@ -123,9 +129,13 @@ class Comparison:
         return f"{compared.total()} pairs compared, {self.left_out} left out"
 
 
-def is_firm(selector: Selector, message: Message, truth: Truth, band: float) -> bool:
+def are_firm(
+    selector: Selector, messages: Sequence[Message], truths: Sequence[Truth], band: float
+) -> list[bool]:
+    """For each message whether it is the same with distances that are a little different."""
     module = sys.modules["regraft.model.selector.evaluate"]  # the package has a function so called
     plain = module.distance
+    firm = [True] * len(messages)
     for factor in (1 - band, 1 + band):
         with pytest.MonkeyPatch.context() as patch:
 
@@ -134,9 +144,9 @@ def is_firm(selector: Selector, message: Message, truth: Truth, band: float) -> 
                 return None if metres is None else metres * factor
 
             patch.setattr(module, "distance", other)
-            if selector.evaluate(message) is not truth:
-                return False
-    return True
+            for index, message in enumerate(messages):
+                firm[index] &= selector.evaluate(message) is truths[index]
+    return firm
 
 
 # --------------------------------------------------------------------------- vectors

@@ -302,14 +302,3 @@ def test_persistent_messages_have_an_order_of_their_own() -> None:
     assert case.kinds() == []
     case.see(kept, 13 * S)
     assert case.kinds() == ["repeated"]
-
-
-def test_a_journal_is_owed_what_is_persistent_and_may_have_what_is_in_doubt() -> None:
-    case = Case()
-    case.all.subscriptions.append(Subscription("log", 1, C, SOME, since_ns=1 * S, keeps=True))
-    case.see(case.say(10 * S), 10 * S)
-    doubtful = case.keep(11 * S, refused="journal-failed")
-    case.all.sights.append(Sight("log", "ann", doubtful, 0, frozenset({1})))
-    assert case.kinds() == []
-    case.see(case.keep(12 * S, 12 * S), 12 * S)
-    assert case.kinds() == ["lost"]

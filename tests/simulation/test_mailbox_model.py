@@ -332,6 +332,33 @@ class MailboxModel(RuleBasedStateMachine):
             told = [one for one in member.client.take() if isinstance(one, native.Settled)]
             assert told[-1:] == [native.Settled(1, self.token)]
 
+    @precondition(lambda self: self.by_state(HELD))
+    @rule(data=st.data(), count=st.integers(0, 3), commits=st.sampled_from([True, True, False]))
+    def transact(self, data: st.DataObject, count: int, commits: bool) -> None:
+        """Accept some and publish others, all or nothing."""
+        member = data.draw(st.sampled_from([m for m in self.members.values() if m.held]), "who")
+        chosen = data.draw(st.lists(st.sampled_from(member.held), min_size=1, unique_by=id), "what")
+        self.token += 1
+        texts = [str(len(self.letters) + 1 + n) for n in range(count)]
+        ranges = tuple(end for one in chosen for end in (one.sequence, one.sequence))
+        frames = b"".join(native.encode(letter(text, id=int(text))) for text in texts)
+        part = native.Transact(self.token, frames, settle=(native.Settle(1, ranges),))
+        decision = native.Decision.COMMIT if commits else native.Decision.ROLLBACK
+        for text in texts if commits else ():
+            one = self.letters[text] = Letter(text, 4, NEVER, 0, COMING)
+            one.sequence, self.next = self.next, self.next + 1
+        for one in chosen if commits else ():
+            member.held.remove(one)
+            one.holder, one.state = None, SETTLED
+        member.client.take()
+        member.client.send(part, native.Decide(self.token, decision=decision, parts=1))
+        self.persist()
+        if not self.holding:
+            (told,) = [one for one in member.client.take() if isinstance(one, native.Decided)]
+            states = native.TransactionState
+            wanted = states.COMMITTED if commits else states.ROLLED_BACK
+            assert told.state == wanted and not told.code, told
+
     # ------------------------------------------------------------------------------- time
 
     @rule(ms=st.sampled_from([1, 50, 100, 300, 1100]))

@@ -59,7 +59,7 @@ def test_the_stories_are_eventful() -> None:
     assert acts == {
         *("start", "arrive", "depart", "subscribe", "unsubscribe", "publish", "leave"),
         *("kill", "dark", "cut", "silence", "partition", "heal", "pause", "resume"),
-        *("attach", "detach", "keep", "box", "settle", "fail", "fill", "room", "halt"),
+        *("attach", "detach", "move", "keep", "box", "settle", "fail", "fill", "room", "halt"),
     }
     assert 150 < sum(bool(plan.disks) for plan in plans) < 250
     story = NetworkStory(make_plan(2))

@@ -1,6 +1,6 @@
 """Runs the examples of the documentation, and checks that its pages agree with the code.
 
-Conventions, for README.md, docs/index.md, docs/tutorial.md and docs/howto/*.md:
+Conventions, for README.md, docs/index.md, docs/tutorial.md, some others and docs/howto/*.md:
 
 - A `python` block that begins with `# name.py` is a file; all files of a page share a folder, and
   pytest runs those that are tests. One that calls `asyncio.run`, `run(main())` or
@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import regraft
+import regraft.services
 from regraft.errors import CODES
 
 pytestmark = pytest.mark.slow  # it starts processes
@@ -51,6 +52,9 @@ PAGES = [
     DOCS / "index.md",
     DOCS / "tutorial.md",
     DOCS / "mailboxes.md",
+    DOCS / "replies.md",
+    DOCS / "context.md",
+    DOCS / "transactions.md",
     *sorted((DOCS / "howto").glob("*.md")),
 ]
 LANGUAGES = {"python", "console", "toml", "ini", "text", ""}
@@ -434,7 +438,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
     left = {block.place for block in BLOCKS} - {block.place for block in [*run, *excused]}
     assert not left, f"neither run nor excused: {left}"
-    assert len(excused) <= 8  # five of them need Java
+    assert len(excused) <= 10  # five of them need Java
     for block in CONSOLES:
         for command, _ in commands_of(block):
             assert "regraft " in command, block.place
@@ -479,7 +483,7 @@ def test_the_reference_has_every_public_name() -> None:
     text = (DOCS / "reference.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^(?:::: |\*\*`)regraft\.([\w.]+)", text, re.M))
     public = {*regraft.__all__, "testing.Bus", "testing.virtual_time", "testing.run"}
-    assert named == public
+    assert named == public | {f"services.{name}" for name in regraft.services.__all__}
 
 
 def test_the_page_of_the_command_line_is_up_to_date() -> None:

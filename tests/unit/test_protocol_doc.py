@@ -224,6 +224,7 @@ def test_features_and_policies() -> None:
     assert [code(row["Feature"]) for row in table("Opening", "Feature")] == [
         *control.FEATURES,
         control.JOURNAL,
+        control.TRANSACTIONS,
     ]
     rows = table("Queues and stalled subscribers", "No.")
     assert [(int(r["No."]), r["Policy"]) for r in rows] == [(p, p.name) for p in native.StallPolicy]

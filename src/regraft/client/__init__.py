@@ -9,26 +9,34 @@ async with await regraft.connect() as client:
         print(message.topic, message.text())
 """
 
+from regraft.client.asking import within
 from regraft.client.blocking import (
     BlockingClient,
     BlockingDurable,
     BlockingQueue,
     BlockingSubscription,
+    BlockingTransaction,
     BlockingWork,
     connect_blocking,
 )
+from regraft.client.blocking_replies import BlockingReplies
 from regraft.client.client import Client, connect
 from regraft.client.durable import Durable, Replay
 from regraft.client.options import Options, WhenStalled
 from regraft.client.queue import Browse, Queue, QueueOptions, Work
+from regraft.client.replies import AllReplies, Replies
 from regraft.client.subscription import Subscription
+from regraft.client.transaction import Transaction
 from regraft.client.upkeep import Disconnection
 
 __all__ = [
+    "AllReplies",
     "BlockingClient",
     "BlockingDurable",
     "BlockingQueue",
+    "BlockingReplies",
     "BlockingSubscription",
+    "BlockingTransaction",
     "BlockingWork",
     "Browse",
     "Client",
@@ -38,9 +46,12 @@ __all__ = [
     "Queue",
     "QueueOptions",
     "Replay",
+    "Replies",
     "Subscription",
+    "Transaction",
     "WhenStalled",
     "Work",
     "connect",
     "connect_blocking",
+    "within",
 ]

@@ -12,11 +12,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from regraft.client.administration import DEAD_LETTERS, Row
+from regraft.client.blocking_replies import BlockingReplies
 from regraft.client.client import Callback, Client
+from regraft.client.current import CURRENT
 from regraft.client.durable import Durable
 from regraft.client.options import Options
 from regraft.client.queue import Queue
 from regraft.client.subscription import EndedError, Subscription
+from regraft.client.transaction import TIMEOUT_S, Transaction, check_outcome
 from regraft.client.upkeep import OUTCOMES, Disconnection
 from regraft.errors import LocalError, RegraftError
 from regraft.kernels.inbox import NOTHING, ReceivedMessage
@@ -40,13 +43,23 @@ class _AnyThread(Client):
         self, message: ReceivedMessage, outcome: str, details: tuple[Any, ...], confirm: bool
     ) -> Awaitable[None]:
         settle = partial(super()._settle_message, message, outcome, details)
+        unit = CURRENT.get()
+        if unit is not None and unit.takes(self):
+            check_outcome(OUTCOMES[outcome](*details).outcome)
         loop = self._loop
         assert loop is not None
         if asyncio._get_running_loop() is loop:
             return settle(confirm)
-        OUTCOMES[outcome](*details)  # what is wrong with it is said here
         if loop.is_closed():
             raise LocalError("closed", "this client was closed")
+        if outcome in ("reply", "no-reply"):
+
+            async def reply() -> None:
+                await settle(False)
+
+            asyncio.run_coroutine_threadsafe(reply(), loop).result()
+            return NOTHING
+        OUTCOMES[outcome](*details)  # what is wrong with it is said here
         if confirm:
 
             async def wait() -> None:
@@ -155,6 +168,49 @@ class BlockingClient:
         """Look at dead letters: see `Client.dead_letters`."""
         return self.browse(mailbox, **more)
 
+    def transaction(self, *, timeout: float | None = TIMEOUT_S) -> BlockingTransaction:
+        """A unit of work, for this thread: see `Client.transaction`."""
+        return BlockingTransaction(self, self._client.transaction(timeout=timeout))
+
+    def in_doubt(self, **more: Any) -> list[Row]:
+        """Transactions that wait to be decided: see `Client.in_doubt`."""
+        return self._run(self._client.in_doubt(**more))
+
+    def decide(self, gid: str, commit: bool, **more: Any) -> str:
+        """Commit or roll back a transaction that was prepared: see `Client.decide`."""
+        return self._run(self._client.decide(gid, commit, **more))
+
+    def outcome(self, gid: str, **more: Any) -> str:
+        """What became of a transaction that was prepared: see `Client.outcome`."""
+        return self._run(self._client.outcome(gid, **more))
+
+    def ask(self, topic: str, body: Any = b"", **more: Any) -> BlockingReplies:
+        """Ask everybody who is subscribed to this with `replies=True`: see `Client.ask`."""
+        return BlockingReplies(self._run, self._run(self._client.ask(topic, body, **more)))
+
+    def set_context(self, context: Mapping[str, Value], *, timeout: float | None = 10.0) -> None:
+        """Have this context from now on: see `Client.set_context`."""
+        self._run(self._client.set_context(context, timeout=timeout))
+
+    @property
+    def context(self) -> Mapping[str, Value]:
+        """What this client says of itself."""
+        return self._client.context
+
+    def next(
+        self, timeout: float | None = None, *, where: str | Selector | None = None
+    ) -> ReceivedMessage:
+        """The next message of any subscription: see `Client.next`."""
+        return self._run(self._client.next(timeout, where=where))
+
+    def pending(self, *, where: str | Selector | None = None) -> int:
+        """How many messages have arrived and were not taken yet, of all subscriptions."""
+        return self._call(partial(self._client.pending, where=where))
+
+    def unsubscribe(self, pattern: str = "", **more: Any) -> int:
+        """End all subscriptions that were made with this filter: see `Client.unsubscribe`."""
+        return self._run(self._client.unsubscribe(pattern, **more))
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the node has dealt with all that was published."""
         self._run(self._client.flush(timeout))
@@ -242,12 +298,13 @@ class BlockingClient:
         self._run(self._client.unsubscribe_all())
 
     def on(
-        self, pattern: str = "", *, where: str = "", exact: bool = False
+        self, pattern: str = "", *, where: str = "", exact: bool = False, replies: bool = False
     ) -> Callable[[Callback], Callback]:
         """Decorate a function to have it called with every message, in the client's own thread."""
 
         def decorate(callback: Callback) -> Callback:
-            self.subscribe(pattern, where=where, exact=exact, callback=callback)
+            how = {"where": where, "exact": exact, "replies": replies}
+            self.subscribe(pattern, callback=callback, **how)
             return callback
 
         return decorate
@@ -267,6 +324,11 @@ class BlockingClient:
     def on_missed(self, callback: Callable[[int, str], None]) -> None:
         """Call this, in the client's own thread, for messages that a node dropped."""
         self._client.on_missed(callback)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is usable; it may be reconnecting."""
+        return self._client.is_open
 
     @property
     def is_connected(self) -> bool:
@@ -363,9 +425,9 @@ class BlockingSubscription:
         """All that has arrived, at least one message."""
         return self._client._run(self._subscription.next_batch(timeout))
 
-    def pending(self) -> int:
-        """How many messages have arrived and were not taken yet."""
-        return self._subscription.pending()
+    def pending(self, *, where: str | Selector | None = None) -> int:
+        """How many messages have arrived and were not taken yet; with `where`, that satisfy it."""
+        return self._client._call(partial(self._subscription.pending, where=where))
 
     def unsubscribe(self) -> None:
         """End it."""
@@ -527,3 +589,62 @@ class BlockingWork:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+class BlockingTransaction:
+    """A unit of work whose calls block: see `Transaction`. It is of the thread that entered it."""
+
+    def __init__(self, client: BlockingClient, inner: Transaction) -> None:
+        self._client = client
+        self._inner = inner
+
+    @property
+    def serial(self) -> int:
+        """Its number among those of this client."""
+        return self._inner.serial
+
+    def publish(self, topic: str, body: Any = b"", **more: Any) -> None:
+        """Publish a message with the transaction: see `Transaction.publish`."""
+        self._client._run(self._inner.publish(topic, body, **more))
+
+    def publish_many(self, topic: str, bodies: Iterable[Any], **more: Any) -> int:
+        """Publish many messages to one topic, and return how many."""
+        return self._client._run(self._inner.publish_many(topic, bodies, **more))
+
+    def create_queue(self, name: str, topic: str = "", **more: Any) -> None:
+        """Have a queue made with the transaction."""
+        self._client._run(self._inner.create_queue(name, topic, **more))
+
+    def create_mailbox(self, name: str, pattern: str = "", **more: Any) -> None:
+        """Have a durable subscription made with the transaction."""
+        self._client._run(self._inner.create_mailbox(name, pattern, **more))
+
+    def remove_queue(self, name: str) -> None:
+        """Have a queue or durable subscription removed with the transaction."""
+        self._client._run(self._inner.remove_queue(name))
+
+    def prepare(self, gid: str) -> None:
+        """The first of two phases: see `Transaction.prepare`."""
+        self._client._run(self._inner.prepare(gid))
+
+    def commit(self) -> int:
+        """Have all of it count; how many messages it published."""
+        return self._client._run(self._inner.commit())
+
+    def rollback(self) -> None:
+        """Have nothing of it count."""
+        self._client._run(self._inner.rollback())
+
+    def __enter__(self) -> BlockingTransaction:
+        self._client._run(self._inner.begin())
+        self._inner._enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._inner._leave()
+        self._client._run(self._inner._end(error))

@@ -15,12 +15,15 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from regraft.client.administration import DEAD_LETTERS, Administration
+from regraft.client.asking import Asking
+from regraft.client.current import CURRENT
 from regraft.client.durable import Durable, Replay
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers, special_headers
 from regraft.client.queue import Browse, Handler, Queue, QueueOptions, Work, made_options
-from regraft.client.subscription import Subscription
-from regraft.client.upkeep import Upkeep, log
+from regraft.client.subscription import Shared, Subscription
+from regraft.client.transaction import Transacting, Transaction
+from regraft.client.upkeep import log
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.kernels.outbox import Outbox
@@ -32,7 +35,10 @@ FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting fo
 CHUNK_MESSAGES = 1024  # of many, at a time
 TOPICS_CACHED = 4096
 CLOSE_S = 5.0  # for the last confirmations, when it is closed
-INSPECTED = ("node", "connections", "subscriptions", "index", "journal", "topology")
+INSPECTED = (
+    *("node", "connections", "subscriptions", "index", "journal", "custody", "topology"),
+    "services",
+)
 
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
 
@@ -48,7 +54,7 @@ async def connect(target: str | None = None, options: Options | None = None, **m
     return client
 
 
-class Client(Upkeep, Administration):
+class Client(Transacting, Asking, Administration):
     """Publishes and subscribes. Make one with `connect()`, and close it, or use it as a context.
 
     It reconnects by itself, to the next address that answers, and subscribes again. Messages are
@@ -59,7 +65,7 @@ class Client(Upkeep, Administration):
     def __init__(self, target: str | None = None, options: Options | None = None, **more: Any):
         super().__init__(target, options, **more)
         self._topics: dict[str, bytes] = {}
-        self._wanted: list[tuple[str, str, bool, Callback]] = []
+        self._wanted: list[tuple[str, str, bool, bool, Callback]] = []
 
     # ------------------------------------------------------------------------- life
 
@@ -72,8 +78,8 @@ class Client(Upkeep, Administration):
         await self._connect_somewhere()
         self._keeper = self._loop.create_task(self._keep(), name="regraft-client")
         self._keeper.add_done_callback(self._kept)
-        for pattern, where, exact, callback in self._wanted:
-            await self.subscribe(pattern, where=where, exact=exact, callback=callback)
+        for wanted in self._wanted:
+            await self._subscribe_callback(*wanted)
 
     async def close(self) -> None:
         """Send what was published, say good-bye, and end. A closed client stays closed.
@@ -172,12 +178,16 @@ class Client(Upkeep, Administration):
         it back. `message_id` is an id of your own, as `new_id()` makes them, instead of a random
         one.
 
-        Headers by name: content_type, reply_to, correlation, type, type_name, ... Waits, at most
+        Headers by name: content_type, reply_to, correlation, type, type_name, ..., and `where`, a
+        selector: it is for receivers whose context (`ctx.NAME`) satisfies it. Waits, at most
         `timeout` seconds, while there is no connection or no credit.
         """
         if not (priority is ttl is delay is deliver_at is message_id is None):
             headers |= special_headers(priority, ttl, delay, deliver_at, message_id)
             persistent = persistent or "deliver_at_us" in headers
+        if self._transactions and (unit := self._unit(confirm)) is not None:
+            await unit.publish(topic, body, attributes=attributes, persistent=persistent, **headers)
+            return 0
         outbox = self._outbox
         if (
             outbox is None
@@ -198,15 +208,24 @@ class Client(Upkeep, Administration):
             attributes,
             time.time_ns() // 1000 if options.timestamps else 0,
             options.message_ids and message_id is None,
-            encode_headers(headers) if headers else b"",
+            encode_headers(headers) + self._context_bytes if headers else self._context_bytes,
         )
-        if not self._flushing or outbox.used >= FLUSH_BYTES:
+        if confirm and persistent and not self._unconfirmed:
+            self._flush()  # nothing is under way that others could join
+        elif not self._flushing or outbox.used >= FLUSH_BYTES:
             self._flush_soon(outbox)
-        if confirm and persistent:
-            return await self._safety(outbox.sequence, outbox.sequence, timeout)
-        if confirm:
+        if not confirm:
+            return 0
+        return await self._dealt_with(ordinal, outbox.sequence if persistent else 0, timeout)
+
+    async def _dealt_with(self, ordinal: int, sequence: int, timeout: float | None) -> int:
+        """The node has dealt with a message, a persistent one if it has a sequence."""
+        if not sequence:
             await self._confirmation(ordinal, timeout)
-        return 0
+            return 0
+        if timeout is None and self._loop is not None:
+            return await self._unconfirmed.wait(sequence, sequence, self._loop)
+        return await self._safety(sequence, sequence, timeout)
 
     async def publish_many(
         self,
@@ -232,7 +251,10 @@ class Client(Upkeep, Administration):
         encoded = self._topics.get(topic) or self._encode_topic(topic)
         headers |= special_headers(priority, ttl, delay, deliver_at)
         persistent = persistent or "deliver_at_us" in headers
-        rest = encode_headers(headers) if headers else b""
+        if self._transactions and (unit := self._unit(confirm)) is not None:
+            more = {"attributes": attributes, "persistent": persistent, **headers}
+            return await unit.publish_many(topic, bodies, **more)
+        rest = (encode_headers(headers) if headers else b"") + self._context_bytes
         options = self.options
         begun = link = self._link or await self._wait_for_room(timeout)
         first = 0
@@ -269,6 +291,16 @@ class Client(Upkeep, Administration):
             await self._confirmation(link.outbox.sent_messages, timeout)
         return count
 
+    def _unit(self, confirm: bool) -> Transaction | None:
+        """The transaction of this client that the caller is in."""
+        unit = CURRENT.get()
+        if unit is None or not unit.takes(self):
+            return None
+        if confirm:
+            text = "in a transaction nothing is confirmed but the commit"
+            raise LocalError("not-supported", text)
+        return unit
+
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until the node has dealt with all that was published on this connection.
 
@@ -301,6 +333,8 @@ class Client(Upkeep, Administration):
         """Wait until persistent messages are safe; how many took the last of them."""
         assert self._loop is not None
         future = self._unconfirmed.wait(first, last, self._loop)
+        if timeout is None:
+            return await future
         try:
             async with asyncio.timeout(timeout):
                 return await future
@@ -339,8 +373,8 @@ class Client(Upkeep, Administration):
     ) -> dict[str, Any]:
         """What the node holds.
 
-        One of "node", "connections", "subscriptions", "index", "journal", and "topology": its
-        place among other nodes.
+        One of "node", "connections", "subscriptions", "index", "journal", "custody": what other
+        nodes have to keep, and "topology": its place among them.
         """
         if what not in INSPECTED:
             raise LocalError("bad-message", f"{what!r}: inspect one of {', '.join(INSPECTED)}")
@@ -357,23 +391,8 @@ class Client(Upkeep, Administration):
         data = json.dumps(arguments).encode()
         return await self._request("", lambda token: peers.Command(token, what, data), timeout)
 
-    async def _request(
-        self, asks: str, question: Callable[[int], native.Control], timeout: float | None
-    ) -> dict[str, Any]:
-        """Send what is answered with JSON, in the order of asking, and wait for the answer."""
-        await self._wait_for_link(timeout)
-        assert self._loop is not None
-        self._last_request += 1
-        future: asyncio.Future[bytes] = self._loop.create_future()
-        self._requests[self._last_request] = asks, future
-        self._write(native.encode(question(self._last_request)))
-        try:
-            async with asyncio.timeout(timeout):
-                answer: dict[str, Any] = json.loads(await future)
-        except TimeoutError:
-            # Its answer may come yet, and must not be taken for that of the next one.
-            raise WorldError("timed-out", f"the node did not answer in {timeout} s") from None
-        return answer
+    async def _command(self, what: str, timeout: float | None) -> dict[str, Any]:
+        return await self.command(what, timeout=timeout)
 
     # ------------------------------------------------------------------ subscribing
 
@@ -383,16 +402,27 @@ class Client(Upkeep, Administration):
         *,
         where: str = "",
         exact: bool = False,
+        group: str = "",
+        replies: bool = False,
         callback: Callback | None = None,
         timeout: float | None = 10.0,
     ) -> Subscription:
         """Subscribe to a topic pattern, to what a selector allows, or to both.
 
         Returns once the node has confirmed it: nothing published from then on is missed. With a
-        callback, it is called with every message, one after the other.
+        callback, it is called with every message, one after the other. Those who subscribe to the
+        same with the same `group` share it: each message goes to the one with the least to do.
+        With `replies`, who asks (`ask()`) waits for what this subscriber says to it: each question
+        is to be answered by `message.reply()` or `message.no_reply()`; a callback that returns has
+        answered.
         """
-        wanted = self._wanted_of(pattern, where, exact)
-        subscription = Subscription(wanted, self._taken, self._unsubscribe)
+        pattern = f"$share/{group}/{pattern}" if group else pattern
+        wanted = self._wanted_of(pattern, where, exact, replies=replies)
+        if wanted.pattern.startswith("$share/"):
+            send = self._send
+            subscription: Subscription = Shared(wanted, self._taken, self._unsubscribe, send)
+        else:
+            subscription = Subscription(wanted, self._taken, self._unsubscribe)
         await self._subscribe(subscription, callback, timeout)
         return subscription
 
@@ -419,7 +449,7 @@ class Client(Upkeep, Administration):
             raise LocalError("bad-pattern", "a durable subscription needs a name")
         wanted = self._wanted_of(pattern, where, exact, durable=name, in_flight=in_flight)
         durable = Durable(wanted, self._taken, self._unsubscribe, self._send, manual)
-        durable.called = callback is not None
+        durable.called, durable.client = callback is not None, self
         answer = await self._subscribe(durable, callback, timeout)
         durable.waiting_at_start = answer.waiting if answer is not None else 0
         return durable
@@ -504,7 +534,9 @@ class Client(Upkeep, Administration):
             existing=existing,
         )
         attach = partial(self._attach, timeout)
-        return Queue(wanted, self._taken, self._unsubscribe, self._send, attach, auto)
+        queue = Queue(wanted, self._taken, self._unsubscribe, self._send, attach, auto)
+        queue.client = self
+        return queue
 
     async def work(
         self,
@@ -563,27 +595,29 @@ class Client(Upkeep, Administration):
             self._subscriptions.pop(subscription.id, None)
             raise
         if callback is not None:
+            subscription.called = True
             self._spawn(self._call(subscription, callback))
         return self._subscribed.pop(subscription.id, None)
 
     def on(
-        self, pattern: str = "", *, where: str = "", exact: bool = False
+        self, pattern: str = "", *, where: str = "", exact: bool = False, replies: bool = False
     ) -> Callable[[Callback], Callback]:
         """Decorate a function to have it called with every message that matches."""
 
         def decorate(callback: Callback) -> Callback:
             if self._keeper is None:
-                self._wanted.append((pattern, where, exact, callback))
+                self._wanted.append((pattern, where, exact, replies, callback))
             else:
-                self._spawn(self._subscribe_callback(pattern, where, exact, callback))
+                self._spawn(self._subscribe_callback(pattern, where, exact, replies, callback))
             return callback
 
         return decorate
 
     async def _subscribe_callback(
-        self, pattern: str, where: str, exact: bool, callback: Callback
+        self, pattern: str, where: str, exact: bool, replies: bool, callback: Callback
     ) -> None:
-        await self.subscribe(pattern, where=where, exact=exact, callback=callback)
+        more: dict[str, Any] = {"where": where, "exact": exact, "replies": replies}
+        await self.subscribe(pattern, callback=callback, **more)
 
     async def unsubscribe_all(self) -> None:
         """End all subscriptions."""
@@ -612,15 +646,20 @@ class Client(Upkeep, Administration):
 
     async def _call(self, subscription: Subscription, callback: Callback) -> None:
         async for message in subscription:
+            failed = True
             try:
                 result = callback(message)
                 if inspect.isawaitable(result):
                     await result
+                failed = False
             except Exception:
                 # The next message may be better; and who stops taking holds everybody up.
                 log.exception("the callback for %r failed on %r", subscription, message)
                 if isinstance(subscription, Durable):
                     subscription.fail(message)
+            finally:
+                if message.question > 0 and subscription.wanted.replies:
+                    self._handled(subscription, message, failed)
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         assert self._loop is not None

@@ -19,6 +19,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple
 
+from regraft.client.current import CURRENT
 from regraft.client.link import Batch
 from regraft.client.payload import milliseconds
 from regraft.client.subscription import EndedError, Subscription
@@ -133,6 +134,7 @@ class Durable(Subscription):
         self.name = wanted.durable
         self.manual = manual
         self.called = False  # a callback takes the messages
+        self.client: object = None  # whose it is
         self.waiting_at_start = 0
         self.stands = False  # at the node that we are connected to
         self._send = send
@@ -292,6 +294,11 @@ class Durable(Subscription):
 
     def settle_sequence(self, sequence: int, how: Settlement = ACCEPTED) -> None:
         """What becomes of one that the application has."""
+        unit = CURRENT.get()
+        if unit is not None and unit.takes(self.client):
+            if sequence in self._handed:
+                unit.settle(self, self._handed[sequence], how)
+            return
         if how is ACCEPTED and not self._failed and not self._expected:  # as nearly always
             if self._handed.pop(sequence, None) is not None:
                 self._note(sequence, how)
@@ -483,7 +490,7 @@ class Durable(Subscription):
                 handed[sequence] = message
 
     def _settle_handed(self) -> None:
-        if self._failed or self._expected:
+        if self._failed or self._expected or CURRENT.get() is not None:
             for sequence in [one for one in self._handed if one not in self._failed]:
                 self.settle_sequence(sequence)
             return

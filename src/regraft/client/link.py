@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 from regraft.errors import PeerError, RegraftError
 from regraft.kernels.inbox import Inbox, ReceivedMessage
 from regraft.kernels.outbox import Outbox
-from regraft.wire import native, peers
+from regraft.wire import native, peers, questions
 
+CONFIRMED = int(native.Kind.CONFIRMED)
 GRANT_MAX = 1 << 62  # more than anybody will send
 FRAME_BYTES_FIRST = 1 << 20  # until WELCOME says what the node allows
 
@@ -108,10 +109,22 @@ class Performed(NamedTuple):
     json: bytes
 
 
+class Concluded(NamedTuple):
+    """What became of a transaction."""
+
+    decided: native.Decided
+
+
 class Denied(NamedTuple):
     """The node does not answer the oldest request: a command, or a question of what it holds."""
 
     error: RegraftError
+
+
+class Replied(NamedTuple):
+    """The node says something about a question: REPLY, COUNTED or ENDED."""
+
+    message: Any
 
 
 class Missed(NamedTuple):
@@ -146,7 +159,9 @@ LinkEvent: TypeAlias = (
     | Asked
     | Told
     | Performed
+    | Concluded
     | Denied
+    | Replied
     | Missed
     | Leaving
     | Failed
@@ -183,8 +198,8 @@ class Link:
         self._taken_messages += batch.count
         self._taken_bytes += batch.size
         hello = self._hello
-        messages = self._taken_messages + hello.credit_messages
-        size = self._taken_bytes + hello.credit_bytes
+        messages = self._taken_messages + self.inbox.repeated + hello.credit_messages
+        size = self._taken_bytes + self.inbox.repeated_size + hello.credit_bytes
         if (
             messages - self._allowed_messages < hello.credit_messages // 4
             and size - self._allowed_bytes < hello.credit_bytes // 4
@@ -201,13 +216,17 @@ class Link:
         for key, content, size in self.inbox.feed(data):
             if type(key) is tuple:
                 yield Arrived(key, Batch(self, content, size))
+            elif key == CONFIRMED:  # one for each message, where somebody waits for each
+                ordinal, count, takers = native.read_confirmed(content)
+                yield Safe(self.outbox.safe(ordinal, count), takers)
             else:
                 message = native.decode(key, content)
-                event = self._control(message)
+                event = self.control(message)
                 if event is not None:
                     yield event
 
-    def _control(self, message: Any) -> LinkEvent | None:
+    def control(self, message: Any) -> LinkEvent | None:
+        """What a control frame means."""
         match message:
             case native.Welcome():
                 self._welcomed(message)
@@ -232,6 +251,10 @@ class Link:
                 return Told(message.what, message.json)
             case peers.Done():
                 return Performed(message.token, message.json)
+            case native.Decided():
+                return Concluded(message)
+            case questions.Reply() | questions.Counted() | questions.Ended():
+                return Replied(message)
             case native.Dropped():
                 return Missed(message.messages, message.reason)
             case native.Goaway():

@@ -26,6 +26,8 @@ class Options:
     when_stalled: StallPolicy = StallPolicy.DISCONNECT
     message_ids: bool = True  # give every message a random id
     timestamps: bool = True  # and the time it was sent
+    passive: bool = False  # the node is not to expect heartbeats
+    in_flight: int = 0  # as a member of groups: messages in its hands; 0: as the node says
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "reconnect_delay", "reconnect_delay_max"):

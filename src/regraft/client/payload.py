@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from regraft.errors import LocalError
 from regraft.model.message import SCALAR_FIELDS, Timestamp
+from regraft.model.selector import Selector
 from regraft.model.topics import check_topic
 from regraft.model.varint import Malformed
 
@@ -80,6 +82,11 @@ def encode_body(body: Any) -> tuple[bytes, str]:
         ) from None
 
 
+@lru_cache(256)
+def _check_selector(text: str) -> None:
+    Selector.parse(text)
+
+
 def encode_headers(headers: Mapping[str, Any]) -> bytes:
     """Header fields as they stand in an envelope."""
     parts = []
@@ -98,6 +105,8 @@ def encode_headers(headers: Mapping[str, Any]) -> bytes:
             raise LocalError("bad-message", f"priority: {value} is not 0 to 9")
         if name == "reply_to" and value:
             check_topic(value)
+        if name == "where" and value:
+            _check_selector(value)
         if value != row.absent:
             parts.append(written)
     return b"".join(parts)

@@ -40,6 +40,7 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._error: RegraftError | None = None
+        self.called = False  # a callback takes what comes
 
     # ------------------------------------------------------------ for the application
 
@@ -80,9 +81,25 @@ class Subscription:
         self._spend(len(messages))
         return messages
 
-    def pending(self) -> int:
-        """How many messages have arrived and were not taken yet."""
-        return len(self._ready)
+    def pending(self, *, where: str | Selector | None = None) -> int:
+        """How many messages have arrived and were not taken yet; with `where`, that satisfy it."""
+        if where is None:
+            return len(self._ready)
+        selector = Selector.parse(where) if isinstance(where, str) else where
+        return sum(selector.matches(message.message) for message in self._ready)
+
+    def take(self, where: Selector | None = None) -> ReceivedMessage | None:
+        """The first message that has arrived, and satisfies `where`; None if there is none."""
+        if self.called or not self._ready:
+            return None
+        if where is None:
+            return self._pop()
+        for index, message in enumerate(self._ready):
+            if where.matches(message.message):
+                del self._ready[index]
+                self._spend(1)
+                return message
+        return None
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         ready = self._ready
@@ -190,6 +207,24 @@ class Subscription:
         batch.waiting -= 1
         if batch.waiting == 0:
             self._taken(batch)
+
+
+class Shared(Subscription):
+    """One that its subscribers share: the node hears what was taken, and balances by it."""
+
+    def __init__(
+        self,
+        wanted: native.Subscribe,
+        taken: Callable[[Batch], None],
+        unsubscribe: Callable[[Subscription, bool], Awaitable[None]],
+        send: Callable[[native.Control], None],
+    ) -> None:
+        super().__init__(wanted, taken, unsubscribe)
+        self._send = send
+
+    def _release(self, batch: Batch) -> None:
+        super()._release(batch)
+        self._send(native.Finished(batch.count))
 
 
 class EndedError(LocalError):

@@ -70,12 +70,13 @@ class Unconfirmed:
     def wait(self, first: int, last: int, loop: AbstractEventLoop) -> Future[int]:
         """Done once all from `first` to `last` are safe: how many took the last of them."""
         waiter = Waiter(first, last, loop.create_future())
-        newest = [self._refused_last] if self._refused_last is not None else []
-        for refused_first, refused_last, error in [*newest, *self._refused]:
-            if refused_first <= last and refused_last >= first:
-                waiter.refuse(error)
+        if self._refused_last is not None:
+            for refused_first, refused_last, error in [self._refused_last, *self._refused]:
+                if refused_first <= last and refused_last >= first:
+                    waiter.refuse(error)
         self._waiters.append(waiter)
-        self._settle()
+        if last <= self.safe:
+            self._settle()
         return waiter.future
 
     def confirmed(self, first: int, count: int, takers: int) -> None:
@@ -106,7 +107,8 @@ class Unconfirmed:
 
     def _settle(self) -> None:
         """Forget what is dealt with, and tell who waited for it."""
-        self._refused.sort(key=lambda refusal: refusal[0])
+        if len(self._refused) > 1:
+            self._refused.sort(key=lambda refusal: refusal[0])
         while self._refused and self._refused[0][0] <= self.safe + 1:
             self.safe = max(self.safe, self._refused.pop(0)[1])
         while self._chunks and self._chunks[0].last <= self.safe:

@@ -21,6 +21,7 @@ from regraft.client.link import (
     Arrived,
     Asked,
     Batch,
+    Concluded,
     Confirmed,
     Denied,
     Done,
@@ -31,6 +32,7 @@ from regraft.client.link import (
     Missed,
     Performed,
     Refused,
+    Replied,
     Safe,
     Settled,
     Told,
@@ -38,12 +40,15 @@ from regraft.client.link import (
     Welcomed,
 )
 from regraft.client.options import Options
+from regraft.client.replies import Replies
 from regraft.client.subscription import Subscription
 from regraft.client.unconfirmed import Unconfirmed
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.inbox import NOTHING, ReceivedMessage
 from regraft.kernels.outbox import Outbox
+from regraft.model.message import Value
 from regraft.wire import native
+from regraft.wire.questions import Context
 
 HEARTBEATS_MISSED_MAX = 3
 LINGER_S = 2.0  # for a node that is being stopped to deal with what it was sent last
@@ -139,8 +144,17 @@ class Upkeep:
         # Commands by token, questions by what they ask: answered in the order of asking.
         self._requests: dict[int, tuple[str, asyncio.Future[bytes]]] = {}
         self._last_request = 0
+        self._decisions: dict[tuple[int, str], asyncio.Future[native.Decided]] = {}
+        self._transactions = 0  # contexts of such that are open
+        self._serial = 0  # of the last transaction
         self._barrier_due = False
         self._unconfirmed = Unconfirmed()
+        self._questions: dict[int, Replies] = {}
+        self._last_question = 0
+        self._handling: dict[int, set[int]] = {}  # questions: subscriptions whose callbacks have it
+        self._context: dict[str, Value] = {}
+        self._context_bytes = b""  # encoded, as envelopes have it
+        self._arrival: asyncio.Future[None] | None = None  # somebody waits for any message
         self._subscribed: dict[int, native.Subscribed] = {}
         self._welcome: native.Welcome | None = None
         self._journal = b""  # of the node that sequences were last heard of from
@@ -307,6 +321,8 @@ class Upkeep:
             client_id=self.client_id,
             agent=f"regraft-python/{__version__}",
             heartbeat_ms=int(options.heartbeat * 1000),
+            passive=options.passive,
+            queue_messages=options.in_flight,
             when_stalled=options.when_stalled,
             credit_messages=options.queue_messages,
             credit_bytes=options.queue_bytes,
@@ -328,6 +344,8 @@ class Upkeep:
         link.inbox.settler = self._settle_message
         self._heard = self._spoke = self._loop.time()
         self._meet_journal()
+        if self._context_bytes:
+            self._write(native.encode(Context(0, self._context_bytes)))
         for subscription in self._subscriptions.values():
             if isinstance(subscription, Durable):
                 subscription.reconnected()
@@ -338,6 +356,8 @@ class Upkeep:
     def _meet_journal(self) -> None:
         """In another journal, sequences that were heard of before mean nothing."""
         journal = self._welcome.journal if self._welcome is not None else b""
+        if self._welcome is not None:
+            self._serial = max(self._serial, self._welcome.serial)
         if self._journal and journal != self._journal:
             for subscription in self._subscriptions.values():
                 if isinstance(subscription, Durable | Replay):
@@ -361,6 +381,8 @@ class Upkeep:
         self, message: ReceivedMessage, outcome: str, details: tuple[Any, ...], confirm: bool
     ) -> Awaitable[None]:
         """What an application says of a message; what is returned need be awaited to `confirm`."""
+        if outcome in ("reply", "no-reply"):
+            return self._reply(message, outcome, details)
         how = ACCEPTED if outcome == "accept" else OUTCOMES[outcome](*details)
         waits: Awaitable[None] = NOTHING
         for id in message.subscriptions:
@@ -370,6 +392,14 @@ class Upkeep:
                 if confirm:
                     waits = subscription.settled()
         return waits
+
+    def _reply(
+        self, message: ReceivedMessage, outcome: str, details: tuple[Any, ...]
+    ) -> Awaitable[None]:
+        raise NotImplementedError
+
+    def _answered_question(self, message: Any) -> None:
+        raise NotImplementedError
 
     async def _keep(self) -> None:
         """Keep a connection: heartbeats while there is one, attempts while there is none."""
@@ -445,10 +475,16 @@ class Upkeep:
             *self._confirmations.values(),
             *self._barriers.values(),
             *(future for _, future in self._requests.values()),
+            *self._decisions.values(),
         ]
         self._confirmations.clear()
         self._barriers.clear()
         self._requests.clear()
+        self._decisions.clear()
+        self._handling.clear()
+        questions, self._questions = self._questions, {}
+        for replies in questions.values():
+            replies.end(f"the connection was lost: {error.text}")
         for future in waiting:
             if not future.done():
                 future.set_exception(WorldError("connection-lost", f"in flight: {error.text}"))
@@ -468,6 +504,9 @@ class Upkeep:
             subscription.end(None if self._closing else error)
         self._unconfirmed.fail(error)
         self._room.set()
+        if self._arrival is not None:
+            _resolve(self._arrival, None)
+            self._arrival = None
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -509,6 +548,9 @@ class Upkeep:
             subscription.push(batch)
         if not takers:
             self._taken(batch)
+        if self._arrival is not None:
+            _resolve(self._arrival, None)
+            self._arrival = None
 
     def _handle(self, link: Link, event: LinkEvent) -> None:
         match event:
@@ -542,8 +584,14 @@ class Upkeep:
                 self._answered(asked[:1], answer)
             case Performed(token, answer):
                 self._answered([token], answer)
+            case Concluded(decided):
+                waiting_for = self._decisions.pop((decided.serial, decided.gid), None)
+                if waiting_for is not None:
+                    _resolve(waiting_for, decided)
             case Denied(error):
                 self._denied(error)
+            case Replied(message):
+                self._answered_question(message)
             case Missed(messages, reason):
                 log.warning("the node dropped %d messages for us: %s", messages, reason)
                 _tell(self._on_missed, messages, reason)

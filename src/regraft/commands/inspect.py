@@ -15,7 +15,9 @@ from regraft.commands.common import run, spelled, table, url_option
 @click.command()
 @click.argument(
     "what",
-    type=click.Choice(["node", "connections", "subscriptions", "index", "journal", "topology"]),
+    type=click.Choice(
+        ["node", "connections", "subscriptions", "index", "journal", "custody", "topology"]
+    ),
     default="node",
 )
 @click.option(
@@ -29,7 +31,7 @@ from regraft.commands.common import run, spelled, table, url_option
 @url_option
 def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
     """Show what a running node holds: its counters, connections, subscriptions, match index,
-    journal, or the tree of nodes that it is part of.
+    journal, what other nodes still have to keep, or the tree of nodes that it is part of.
 
     \b
     What has it done so far?
@@ -40,8 +42,9 @@ def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
         regraft inspect subscriptions --json
     What does matching cost, and which predicates are hot?
         regraft inspect index --rows 20
-    What is kept for whom, and who does not read?
+    What is kept for whom, and who does not read? What do other nodes have to keep?
         regraft inspect journal
+        regraft inspect custody
     Which nodes are there, and who is below whom?
         regraft inspect topology
     """

@@ -314,8 +314,24 @@ def _about(found: Survey, record: Record) -> Iterator[str]:
         number, ranges = format.decode_settled(record.payload)
         spans = ", ".join(f"{first} to {last}" for first, last in ranges)
         yield f"{found.name_of(number)}: {spans}"
+    elif record.kind == format.TRANSACTION:
+        end, serial = format.decode_group(record.payload)
+        publisher = found.recovered.state.publishers.get(record.publisher)
+        yield f"all or nothing up to position {end}"
+        if publisher is not None:
+            yield f"serial {serial} of {publisher.client_id.removeprefix('$tx/')}"
+    elif record.kind == format.CONTROL and (prepared := _prepared(record)) is not None:
+        settled = sum(one.last - one.first + 1 for one in prepared.accepted)
+        yield f"transaction {prepared.gid} of {prepared.owner} is prepared:"
+        yield f"{counted(prepared.messages, 'message')}, settles {settled}"
     elif record.kind in (format.CONTROL, format.START):
         yield bytes(record.payload).decode(errors="replace")
+
+
+def _prepared(record: Record) -> format.TxPrepared | None:
+    """What is prepared by a record; it is too long to be shown as it is."""
+    control = format.decode_control(record.payload)
+    return control if isinstance(control, format.TxPrepared) else None
 
 
 # -------------------------------------------------------------------------------- export

@@ -13,6 +13,7 @@ from regraft.client import connect
 from regraft.client.address import parse_address
 from regraft.client.client import Client
 from regraft.commands.common import run, url_option
+from regraft.commands.link_move import move
 from regraft.commands.topology import links_of
 from regraft.errors import LocalError, RegraftError, WorldError
 
@@ -30,9 +31,14 @@ def link() -> None:
         regraft link add 10.0.0.7:7447
     End its link to a neighbour; each side then finds another place:
         regraft link remove harbour
+    Let one link take the place of another, and nothing get lost:
+        regraft link move harbour-crane1 yard-crane1
 
     Nodes find and keep a place by themselves: see regraft serve --join.
     """
+
+
+link.add_command(move)
 
 
 @link.command()

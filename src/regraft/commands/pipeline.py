@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from regraft.commands.common import url_option
+from regraft.commands.pipeline_jobs import JOBS
 from regraft.errors import LocalError, RegraftError
 
 HEARD_S = 10.0  # for what Spark reports late
@@ -23,8 +24,11 @@ HEARD_S = 10.0  # for what Spark reports late
 
 @click.group()
 def pipeline() -> None:
-    """Messages in Apache Spark: see docs/howto/spark.md."""
+    """Messages in Apache Spark: see docs/howto/spark.md and docs/howto/archive.md."""
 
+
+for one in JOBS:
+    pipeline.add_command(one)
 
 # --------------------------------------------------------------------------------- doctor
 

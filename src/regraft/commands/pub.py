@@ -50,6 +50,10 @@ def message_options(function: F) -> F:
                          help="Not to be delivered before, as 2026-11-15T10:00; the same."),
             click.option("--reply-to", metavar="TOPIC", help="Where answers should go."),
             click.option("--correlation", metavar="ID", help="An id of your own, for answers."),
+            click.option("-w", "--where", metavar="SELECTOR",
+                         help="Only for receivers whose context (ctx.NAME) satisfies it."),
+            click.option("--context", "context", multiple=True, metavar="NAME=VALUE",
+                         help="Something of the publisher's context. May be repeated."),
             click.option("--timeout", type=above_0, default=10.0, show_default=True, metavar="S",
                          help="Give up after S seconds."),
             click.option("-q", "--quiet", is_flag=True, help="Say nothing."),
@@ -79,6 +83,8 @@ def pub(topic: str, url: str | None, persistent: bool, **how: Any) -> None:
         tail -f app.log | regraft pub logs/app --lines
     An order that must not be lost:
         regraft pub orders/eu '{"item": 7}' --persistent
+    For those only who are near, and said so (regraft sub --context):
+        regraft pub offers 'coffee' --where "ctx.room = 'hall'"
     In ten minutes, unless it is cancelled (regraft delayed):
         regraft pub reminders 'tea' --delay 10m -v
 
@@ -106,6 +112,7 @@ async def send_messages(
     timeout: float,
     quiet: bool,
     verbose: bool,
+    context: tuple[str, ...] = (),
     **headers: Any,
 ) -> int:
     """Publish what a shell says, and wait until the node has it; the exit code."""
@@ -120,6 +127,8 @@ async def send_messages(
     async with await connect(url, connect_timeout=min(5.0, timeout)) as client:
         client.on_refused(lambda error, messages: refused.append(error.text))
         topic = await topic_of(client)
+        if context:
+            await client.set_context(parse_settings(context))
         if later and count == 1 and not lines:
             options["message_id"] = client.new_id()
         try:

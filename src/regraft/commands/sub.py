@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import NamedTuple
 
@@ -14,11 +15,14 @@ from regraft.commands.common import (
     counted,
     form_options,
     parse_place,
+    parse_settings,
     run,
     show_message,
     url_option,
 )
 from regraft.errors import LocalError, RegraftError, WorldError
+from regraft.kernels.inbox import ReceivedMessage
+from regraft.model.message import Value
 
 
 class Wanted(NamedTuple):
@@ -33,6 +37,14 @@ class Wanted(NamedTuple):
     stream: str
     pace: bool
     in_flight: int  # of a durable subscription; 0: as the node likes
+    context: dict[str, Value]
+    reply: str | None  # to questions: a text,
+    reply_with: str | None  # or what this command says
+
+    @property
+    def replies(self) -> bool:
+        """Whether questions are to be answered."""
+        return self.reply is not None or self.reply_with is not None
 
 
 @click.command()
@@ -73,6 +85,18 @@ class Wanted(NamedTuple):
 )
 @click.option("--stream", default="", metavar="NAME", help="With --from: the name of the stream.")
 @click.option("--pace", is_flag=True, help="With --from: as slowly as it was published.")
+@click.option(
+    "--context",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Something of this subscriber's context, for publishers' --where. May be repeated.",
+)
+@click.option("--reply", metavar="TEXT", help="Reply this to questions (regraft ask).")
+@click.option(
+    "--reply-with",
+    metavar="COMMAND",
+    help="Reply what a shell command says, with the question's body as its input.",
+)
 @form_options
 @url_option
 def sub(
@@ -87,6 +111,9 @@ def sub(
     end: str | None,
     stream: str,
     pace: bool,
+    context: tuple[str, ...],
+    reply: str | None,
+    reply_with: str | None,
     form: str | None,
     url: str | None,
 ) -> None:
@@ -107,6 +134,8 @@ def sub(
         regraft sub orders --from -1h
     All that is there, and no more:
         regraft sub orders --from start --until now
+    Answer questions (regraft ask), here and in this context:
+        regraft sub rooms/load --reply-with uptime --context floor=2
 
     '+' stands for one level of a topic, '#' for the rest. A topic without
     wildcards includes what is below it, unless --exact is given.
@@ -117,11 +146,18 @@ def sub(
         raise click.UsageError("--remove needs --durable: which subscription should end?")
     if (pace or stream or end is not None) and start is None:
         raise click.UsageError("--until, --pace and --stream go with --from")
+    if reply is not None and reply_with is not None:
+        raise click.UsageError("--reply or --reply-with, not both")
+    if (reply is not None or reply_with is not None) and (durable or start is not None):
+        raise click.UsageError("who replies has to be there: not with --durable or --from")
     place = parse_place(start) if start is not None else None
     last = parse_place(end) if end is not None else None
     # What is not going to be printed is not fetched: it would count as delivered.
     in_flight = 0 if count is None else max(count, 1)
-    wanted = Wanted(pattern, where, exact, durable, place, last, stream, pace, in_flight)
+    wanted = Wanted(
+        *(pattern, where, exact, durable, place, last, stream, pace, in_flight),
+        *(parse_settings(context), reply, reply_with),
+    )
     if remove:
         sys.exit(run(_remove(wanted, url)))
     sys.exit(run(_sub(wanted, count, timeout, form or "text", url)))
@@ -130,9 +166,13 @@ def sub(
 async def _sub(
     wanted: Wanted, count: int | None, timeout: float | None, form: str, url: str | None
 ) -> int:
-    async with await connect(url) as client, await _subscribe(client, wanted) as subscription:
-        _announce(client, wanted, subscription)
-        return await _print(subscription, count, timeout, form)  # what is printed is settled
+    async with await connect(url) as client:
+        if wanted.context:
+            await client.set_context(wanted.context)
+        async with await _subscribe(client, wanted) as subscription:
+            _announce(client, wanted, subscription)
+            # What is printed is settled.
+            return await _print(subscription, count, timeout, form, wanted)
 
 
 async def _subscribe(client: Client, wanted: Wanted) -> Subscription:
@@ -153,7 +193,7 @@ async def _subscribe(client: Client, wanted: Wanted) -> Subscription:
             until_sequence=wanted.end.sequence if wanted.end is not None else 0,
             paced=wanted.pace,
         )
-    return await client.subscribe(pattern, where=where, exact=exact)
+    return await client.subscribe(pattern, where=where, exact=exact, replies=wanted.replies)
 
 
 def _announce(client: Client, wanted: Wanted, subscription: Subscription) -> None:
@@ -175,7 +215,11 @@ def _announce(client: Client, wanted: Wanted, subscription: Subscription) -> Non
 
 
 async def _print(
-    subscription: Subscription, count: int | None, timeout: float | None, form: str
+    subscription: Subscription,
+    count: int | None,
+    timeout: float | None,
+    form: str,
+    wanted: Wanted,
 ) -> int:
     left = count if count is not None else -1
     while left != 0:
@@ -189,8 +233,26 @@ async def _print(
             click.echo(f"regraft: {error.text}", err=True)
             return 1
         show_message(message, form)
+        if message.repliable:
+            await _reply(message, wanted)
         left -= 1
     return 0
+
+
+async def _reply(message: ReceivedMessage, wanted: Wanted) -> None:
+    """Answer a question as the options say."""
+    if wanted.reply_with is None:
+        await message.reply(wanted.reply or "")
+        return
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(wanted.reply_with, stdin=pipe, stdout=pipe)
+    output, _ = await process.communicate(message.content)
+    if process.returncode:
+        text = f"regraft: {wanted.reply_with!r} ended with exit code {process.returncode}"
+        click.echo(f"{text}; no reply was sent", err=True)
+        await message.no_reply(failed=True)
+    else:
+        await message.reply(output)
 
 
 # -------------------------------------------------------------------------------- removal

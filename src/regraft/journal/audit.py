@@ -124,3 +124,5 @@ def _decode(record: Record) -> None:
         format.decode_control(record.payload)
     elif record.kind == format.SETTLED:
         format.decode_settled(record.payload)
+    elif record.kind == format.TRANSACTION:
+        format.decode_group(record.payload)

@@ -10,6 +10,9 @@
 
     segment  START, records, INDEX, zeros, trailer (the last 64 bytes)
 
+A TRANSACTION record begins a group: the records up to the position that it says count all together,
+or none of them does. They are records as any others otherwise.
+
 All numbers are little-endian. Records are written and walked by `kernels/records.py`; here is what
 their payloads say. A decoder gives a value or a DiskError, whatever the bytes.
 
@@ -284,6 +287,81 @@ class SinkGone(msgspec.Struct, frozen=True, tag="sink-gone"):
     sink: str
 
 
+class Interest(NamedTuple):
+    """What a mailbox or a stream of another node takes."""
+
+    number: int  # of the stream, there; it is never used again
+    name: str
+    pattern: str
+    exact: bool
+    selector: str
+    version: int  # of all that is known of that node, when this was new
+
+
+class HomeTold(msgspec.Struct, frozen=True, tag="home-told"):
+    """A node that keeps messages says for which mailboxes, or which of them are no more."""
+
+    journal: str  # its own
+    node: str
+    name: str
+    version: int
+    gone: bool  # it will never come back
+    add: list[Interest]
+    remove: list[int]
+
+
+class OriginHeard(msgspec.Struct, frozen=True, tag="origin-heard"):
+    """Messages come from another journal, by a stream of it; they are counted in one of this.
+
+    A message has the sequence that it has here, and `shift` more.
+    """
+
+    number: int
+    journal: str
+    stream: int
+    shift: int
+
+
+class Wanted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A durable subscription that a transaction makes."""
+
+    name: str
+    pattern: str
+    selector: str = ""
+    exact: bool = False
+    options: Options = Options()
+
+
+class Accepted(NamedTuple):
+    """Messages that a transaction settles: of which stream, and how they had been delivered."""
+
+    number: int
+    first: int
+    last: int
+    attempts: int
+    priority: int
+
+
+class TxPrepared(msgspec.Struct, frozen=True, omit_defaults=True, tag="tx-prepared"):
+    """A transaction that waits for its coordinator: nothing of it counts yet, nor is it lost."""
+
+    gid: str  # the name that its coordinator gave it
+    owner: str  # the client id that prepared it
+    messages: int = 0
+    frames: bytes = b""  # persistent messages,
+    passing: bytes = b""  # and others
+    accepted: list[Accepted] = []
+    made: list[Wanted] = []
+    removed: list[str] = []
+
+
+class TxDecided(msgspec.Struct, frozen=True, tag="tx-decided"):
+    """It was committed, with the group that this record stands in; or it was rolled back."""
+
+    gid: str
+    committed: bool
+
+
 Control: TypeAlias = (
     StreamMade
     | StreamGone
@@ -303,6 +381,10 @@ Control: TypeAlias = (
     | SinkCommitted
     | SinkApplied
     | SinkGone
+    | HomeTold
+    | OriginHeard
+    | TxPrepared
+    | TxDecided
 )
 
 _CONTROL = msgspec.json.Decoder(Control)
@@ -375,6 +457,19 @@ def decode_settled(payload: Bytes) -> tuple[int, list[Range]]:
     if any(first > last for first, last in ranges):
         raise damaged("a SETTLED record has a range that ends before it begins")
     return stream, ranges
+
+
+# ------------------------------------------------------------------------- TRANSACTION
+
+_GROUP = struct.Struct("<qq")
+
+
+def decode_group(payload: Bytes) -> tuple[int, int]:
+    """Where the records end that count together with this one, and the number of its publisher."""
+    if len(payload) != _GROUP.size:
+        raise damaged("a TRANSACTION record does not have the length that it should")
+    end, serial = _GROUP.unpack(payload)
+    return end, serial
 
 
 # ------------------------------------------------------------------- INDEX and trailer

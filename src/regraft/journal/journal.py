@@ -37,7 +37,7 @@ from regraft.journal.requests import (
 )
 from regraft.journal.retention import KEEP, Drops, Quotas, Retention
 from regraft.journal.segments import Segments, Tail
-from regraft.journal.streams import Mailbox, Publisher, Stream
+from regraft.journal.streams import Mailbox, Publisher, Stream, describe
 from regraft.kernels.records import Recorder
 from regraft.limits import Limits
 
@@ -126,7 +126,7 @@ class Journal:
 
     def _open(self, recovered: Recovered, now_us: int) -> None:
         for stream in self.state.streams.values():
-            self._give_slot(stream)
+            self.give_slot(stream)
             if isinstance(stream, Mailbox):
                 self.quotas.watch(stream, recovered.position)
         away = sorted(self.state.publishers.values(), key=lambda one: one.last_us)
@@ -149,13 +149,13 @@ class Journal:
             raise _too_many("streams", self._limits.streams)
         self._check_meta()
         made = format.StreamMade(self.state.numbers, name, pattern, exact)
-        self._control(made, now_us)
-        return self._give_slot(self.state.streams[made.number])
+        self.control(made, now_us)
+        return self.give_slot(self.state.streams[made.number])
 
     def remove_stream(self, number: int, now_us: int) -> None:
         """Retain a topic no more."""
-        self._free_slot(self.state.streams[number])
-        self._control(format.StreamGone(number), now_us)
+        self.free_slot(self.state.streams[number])
+        self.control(format.StreamGone(number), now_us)
         self._drops.holder = None
 
     def make_mailbox(
@@ -169,37 +169,51 @@ class Journal:
         options: Options = NO_OPTIONS,
     ) -> Mailbox:
         """Begin a durable subscription. LocalError if there are too many, or the name is taken."""
+        made = self.check_mailbox(name, pattern, exact, selector, owner, options)
+        self.control(made, now_us)
+        mailbox = self.state.mailboxes[name]
+        self.give_slot(mailbox)
+        self.quotas.watch(mailbox, self.recorder.position)
+        return mailbox
+
+    def check_mailbox(
+        self,
+        name: str,
+        pattern: str,
+        exact: bool,
+        selector: str,
+        owner: str,
+        options: Options,
+        others: int = 0,
+    ) -> format.MailboxMade:
+        """What a mailbox will be, with so `others` made before it; LocalError if it cannot be."""
         if name in self.state.mailboxes:
             raise LocalError("subscription-in-use", f"there is a mailbox {name} already")
-        if len(self.state.mailboxes) >= self._limits.mailboxes:
+        if len(self.state.mailboxes) + others >= self._limits.mailboxes:
             raise _too_many("mailboxes", self._limits.mailboxes)
-        self._check_meta()
+        self._check_meta(others)
         number = self.state.numbers
         made = format.MailboxMade(number, name, pattern, selector, exact, owner, options=options)
         room = self.recorder.segment_bytes - 2 * BESIDE_BYTES
         if len(format.encode_control(made)) > room:
             text = f"pattern and selector do not fit into a segment of the journal: {room} bytes"
             raise LocalError("limit-exceeded", f"{text} as JSON (limit segment_bytes)")
-        self._control(made, now_us)
-        mailbox = self.state.mailboxes[name]
-        self._give_slot(mailbox)
-        self.quotas.watch(mailbox, self.recorder.position)
-        return mailbox
+        return made
 
     def remove_mailbox(self, number: int, now_us: int) -> None:
         """End a durable subscription, with all that waits in it."""
-        self._free_slot(self.state.mailbox(number))
-        self._control(format.MailboxGone(number), now_us)
+        self.free_slot(self.state.mailbox(number))
+        self.control(format.MailboxGone(number), now_us)
         self.quotas.forget(number)
         self._drops.holder = None
 
     def attach(self, number: int, window: int, now_us: int) -> None:
         """A client reads a mailbox; it may have `window` messages in its hands."""
-        self._control(format.Attached(number, window), now_us)
+        self.control(format.Attached(number, window), now_us)
 
     def detach(self, number: int, delivered: int, now_us: int) -> None:
         """Nobody reads it now; up to this one, any may have been delivered without coming back."""
-        self._control(format.Detached(number, delivered), now_us)
+        self.control(format.Detached(number, delivered), now_us)
 
     def settle(self, number: int, ranges: Iterable[Range], now_us: int) -> int:
         """Settle messages of a mailbox; how many were not so before.
@@ -225,14 +239,14 @@ class Journal:
 
     def change_mailbox(self, number: int, name: str, options: Options, now_us: int) -> None:
         """Give a mailbox another name, or other options."""
-        self._control(format.MailboxChanged(number, name, options), now_us)
+        self.control(format.MailboxChanged(number, name, options), now_us)
         mailbox = self.state.mailbox(number)
         self.refresh(mailbox)
         self.quotas.watch(mailbox, self.recorder.position)
 
     def reach(self, number: int, sequence: int, now_us: int) -> None:
         """Messages of a mailbox up to this one are about to be delivered."""
-        self._control(format.Reached(number, sequence), now_us)
+        self.control(format.Reached(number, sequence), now_us)
 
     def give_back(
         self, number: int, runs: list[tuple[int, int, int, int, int]], now_us: int
@@ -241,14 +255,14 @@ class Journal:
         self.refresh(self.state.mailbox(number))
         many = self.recorder.segment_bytes // 8 // RETURNED_BYTES
         for at in range(0, len(runs), many):
-            self._control(format.Returned(number, runs[at : at + many]), now_us)
+            self.control(format.Returned(number, runs[at : at + many]), now_us)
 
     def seek(self, number: int, sequence: int, now_us: int) -> int:
         """Have a mailbox begin elsewhere; the first sequence that it has from now on."""
         mailbox = self.state.mailbox(number)
         self.refresh(mailbox)
         sequence = min(max(sequence, mailbox.first_sequence()), mailbox.next_sequence)
-        self._control(format.Sought(number, sequence), now_us)
+        self.control(format.Sought(number, sequence), now_us)
         self.quotas.watch(mailbox, self.recorder.position)
         self._drops.holder = None
         return mailbox.floor
@@ -257,11 +271,11 @@ class Journal:
         """Have an administered topic, or have it differently."""
         if topic.name not in self.state.topics and len(self.state.topics) >= self._limits.topics:
             raise _too_many("topics", self._limits.topics)
-        self._control(topic, now_us)
+        self.control(topic, now_us)
 
     def forget_topic(self, name: str, now_us: int) -> None:
         """It is administered no more."""
-        self._control(format.TopicGone(name), now_us)
+        self.control(format.TopicGone(name), now_us)
 
     def see_ranks(self) -> None:
         """Take note of what was appended with another priority than the common one."""
@@ -279,28 +293,30 @@ class Journal:
         stream.counted = counted
         return stream
 
-    def _check_meta(self) -> None:
+    def _check_meta(self, others: int = 0) -> None:
         """A run has three quarters of a segment at most; if all take it, the rest must do."""
         room = self.recorder.segment_bytes // 4 - BESIDE_BYTES
-        if STREAM_BYTES * (len(self.state.streams) + 1) > room:
+        if STREAM_BYTES * (len(self.state.streams) + others + 1) > room:
             raise LocalError(
                 "limit-exceeded",
                 f"this journal takes {room // STREAM_BYTES} mailboxes and streams: its segments "
                 "are too small for more (limit segment_bytes)",
             )
 
-    def _give_slot(self, stream: Stream) -> Stream:
+    def give_slot(self, stream: Stream) -> Stream:
+        """Have messages recorded for a stream."""
         stream.slot = self.recorder.add_stream(stream.number, stream.next_sequence)
         self._by_slot[stream.slot] = stream
         stream.counted = 0
         return stream
 
-    def _free_slot(self, stream: Stream) -> None:
+    def free_slot(self, stream: Stream) -> None:
+        """Have none recorded for it any more."""
         self.see_ranks()  # another stream may get the slot
         self.recorder.remove_stream(stream.slot)
         del self._by_slot[stream.slot]
 
-    def _control(self, control: format.Control, now_us: int) -> int:
+    def control(self, control: format.Control, now_us: int) -> int:
         """Append a CONTROL record, and do what it says; the position behind it."""
         self.recorder.append(format.CONTROL, format.encode_control(control), now_us)
         self.state.apply_control(control, now_us)
@@ -317,7 +333,7 @@ class Journal:
                     raise _too_many("publishers_remembered", self._limits.publishers_remembered)
                 self._forget(next(iter(self._idle)), now_us)
             number = self.state.publisher_numbers
-            self._control(format.PublisherMade(number, client_id), now_us)
+            self.control(format.PublisherMade(number, client_id), now_us)
             known = self.state.clients[client_id]
         self._idle.pop(known.number, None)
         known.thaw()
@@ -336,7 +352,7 @@ class Journal:
 
     def _forget(self, number: int, now_us: int) -> None:
         del self._idle[number]
-        self._control(format.PublisherGone(number), now_us)
+        self.control(format.PublisherGone(number), now_us)
 
     def _forget_idle(self, now_us: int) -> None:
         """Forget publishers that were away for too long."""
@@ -347,11 +363,9 @@ class Journal:
                 return
             self._forget(number, now_us)
 
-    def note_sink(
-        self, what: format.SinkCommitted | format.SinkApplied | format.SinkGone, now_us: int
-    ) -> None:
-        """A batch will be published whole, or it was, or a sink is forgotten."""
-        self._control(what, now_us)
+    def note(self, what: format.Control, now_us: int) -> None:
+        """Have it recorded what became of the batch of a sink, or of a transaction."""
+        self.control(what, now_us)
 
     # ----------------------------------------------------------------- refusals
 
@@ -465,6 +479,7 @@ class Journal:
         for piece in self._batch:
             self.tail.add(piece)
         self.requests += self._compaction.overwritten()
+        self._no_segment = self._no_segment and all(piece.offset for piece in batch)  # one was made
         self._batch = self._overwrites = ()
         self._no_space = False
         if self._snapshot_at > self._snapshot and self.persisted_position >= self._snapshot_end:
@@ -510,7 +525,7 @@ class Journal:
                 lambda number: self._drops.held_by(self.state.streams[number], now_us),
                 now_us,
             )
-        self._compaction.announce(lambda made: self._control(made, now_us))
+        self._compaction.announce(lambda made: self.control(made, now_us))
         if self._compaction.ready(self.persisted_position) and not self.recorder.used:
             self.recorder.append(format.SKIP, b"", now_us)  # for a batch to go along with
 
@@ -520,7 +535,7 @@ class Journal:
         """Write a snapshot if it is time for one; see what may be dropped."""
         end = self.segments.oldest_end
         if len(self.segments) > 1 and self._doomed < end:
-            needed = self._drops.needed_from(map(self.refresh, self._all_streams()), now_us)
+            needed = self._drops.needed_from(map(self.refresh, self.state.streams.values()), now_us)
             if needed >= end:
                 self._doomed, self._doomed_at = needed, self.recorder.position
         least = max(
@@ -533,15 +548,12 @@ class Journal:
             self.write_snapshot(now_us)
         self._drop()
 
-    def _all_streams(self) -> Iterable[Stream]:
-        return self.state.streams.values()
-
     def write_snapshot(self, now_us: int) -> bool:
         """Append a snapshot, if all that is in memory was taken; whether it was."""
         if self.recorder.used:
             return False
         self.see_ranks()
-        for stream in self._all_streams():
+        for stream in self.state.streams.values():
             self.refresh(stream)
         for publisher in self.state.publishers.values():
             if publisher.window is not None:
@@ -585,7 +597,7 @@ class Journal:
         if dropped:
             self.dropped_segments += dropped
             self._drops.holder = None
-            for stream in self._all_streams():
+            for stream in self.state.streams.values():
                 stream.forget_before(self.segments.oldest)
 
     # ------------------------------------------------------------------- reading
@@ -665,28 +677,7 @@ class Journal:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Streams and mailboxes, to look at."""
         for stream in self.state.streams.values():
-            self.refresh(stream)
-            row = {
-                "number": stream.number,
-                "name": stream.name,
-                "kind": "stream",
-                "pattern": stream.pattern,
-                "next_sequence": stream.next_sequence,
-                "bytes": stream.size,
-            }
-            if isinstance(stream, Mailbox):
-                row |= {
-                    "kind": "mailbox",
-                    "selector": stream.selector,
-                    "owner": stream.owner,
-                    "waiting": stream.waiting,
-                    "waiting_bytes": stream.waiting * stream.average,
-                    "floor": stream.floor,
-                    "settled_above_floor": stream.settled.count,
-                    "attached": stream.window > 0,
-                    "full": stream.number in self.quotas.full,
-                }
-            yield row
+            yield describe(self.refresh(stream), stream.number in self.quotas.full)
 
 
 def _start_of(piece: Piece) -> Start:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from regraft.journal.segments import Segments
-from regraft.journal.streams import Mailbox, Stream
+from regraft.journal.streams import Arrivals, Mailbox, Stream
 
 NOTHING = 1 << 62  # a position: nothing is held
 MESSAGE_BYTES_MIN = 16  # no message takes less of the journal
@@ -30,6 +30,8 @@ def held_from(stream: Stream, retention: Retention, now_us: int, segments: Segme
         if mark is not None:
             return mark.first + mark.offset
         return segments.open if stream.floor < stream.next_sequence else NOTHING
+    if isinstance(stream, Arrivals):
+        return NOTHING
     for mark in stream.marks:
         old = retention.age_us and mark.last_us < now_us - retention.age_us
         much = retention.size and stream.size - mark.size >= retention.size

@@ -1,4 +1,4 @@
-"""What a journal's records amount to: streams, mailboxes, publishers, sinks.
+"""What a journal's records amount to: streams, mailboxes, publishers, sinks, transactions.
 
 A state is the sum of the records up to some position. While a node runs, the journal changes it as
 it appends; at recovery, `apply` takes in the same records one by one. `snapshot` writes it down, so
@@ -8,14 +8,26 @@ that recovery need not begin with the first record, and old segments can go.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import msgspec
 
 from regraft.journal import format
-from regraft.journal.format import Bytes, Extent, Options, Range, Record, Spot, damaged
-from regraft.journal.streams import Back, Mailbox, Mark, Publisher, Rank, Sink, Stream
+from regraft.journal.format import Bytes, Extent, Interest, Options, Range, Record, Spot, damaged
+from regraft.journal.streams import (
+    Arrivals,
+    Back,
+    HomeState,
+    Mailbox,
+    Mark,
+    Publisher,
+    Rank,
+    Sink,
+    Stream,
+)
 from regraft.kernels.records import sequences
+from regraft.limits import DECIDED_MAX
 
 CHUNK_BYTES = 256 * 1024  # of a snapshot: one record
 PAGES_PER_ROW = 64
@@ -24,6 +36,14 @@ RETURNED_PER_ROW = 1000
 RETURNED_BYTES_MAX = 60
 MARKS_PER_ROW = 500
 MARK_BYTES_MAX = 170  # eight numbers
+DECIDED_PER_ROW = 50
+
+
+class Prepared(NamedTuple):
+    """A transaction in doubt."""
+
+    what: format.TxPrepared
+    since_us: int
 
 
 class State:
@@ -42,6 +62,10 @@ class State:
         self.topics: dict[str, format.TopicMade] = {}  # administered ones, by logical name
         self.holes: dict[int, list[tuple[int, int]]] = {}  # segment -> (offset, size), in order
         self.sinks: dict[str, Sink] = {}  # the longest idle first
+        self.homes: dict[str, HomeState] = {}  # other nodes that keep messages, by journal
+        self.origins: dict[str, Arrivals] = {}  # what came from other journals
+        self.prepared: dict[str, Prepared] = {}  # transactions in doubt, by global id
+        self.decided: dict[str, bool] = {}  # how others ended, the oldest first
 
     # --------------------------------------------------------------------- records
 
@@ -62,6 +86,18 @@ class State:
             self.apply_control(format.decode_control(record.payload), record.time_us)
         elif record.kind == format.SETTLED:
             self.apply_settled(*format.decode_settled(record.payload))
+        elif record.kind == format.TRANSACTION:
+            self.apply_transaction(record)
+
+    def apply_transaction(self, record: Record) -> None:
+        """A group of records begins: the transaction of a publisher who is remembered."""
+        _, serial = format.decode_group(record.payload)
+        publisher = self.publishers.get(record.publisher)
+        if publisher is not None:
+            publisher.last_us = record.time_us
+            (publisher.window or publisher.thaw()).accept(serial)
+        elif record.publisher:
+            raise damaged(f"position {record.position} is of no publisher: {record.publisher}")
 
     def apply_settled(self, number: int, ranges: list[Range]) -> None:
         """Messages of a mailbox, if it is there still, are done with."""
@@ -223,6 +259,36 @@ class State:
     def _sink_gone(self, gone: format.SinkGone, time_us: int) -> None:
         del self.sinks[gone.sink]
 
+    def _home_told(self, told: format.HomeTold, time_us: int) -> None:
+        home = self.homes.setdefault(told.journal, HomeState(told.journal))
+        home.node, home.name = told.node, told.name
+        home.version, home.gone = told.version, told.gone
+        for interest in told.add:
+            home.interests[interest.number] = interest
+        for number in told.remove:
+            home.interests.pop(number, None)
+
+    def _origin_heard(self, heard: format.OriginHeard, time_us: int) -> None:
+        known = self.origins.get(heard.journal)
+        if known is not None and known.number == heard.number:
+            known.shift = heard.shift
+            return
+        if known is not None:
+            del self.streams[known.number]
+        arrivals = Arrivals(heard.number, heard.journal, heard.stream, heard.shift)
+        self.numbers = max(self.numbers, heard.number + 1)
+        self.streams[heard.number] = self.origins[heard.journal] = arrivals
+
+    def _tx_prepared(self, made: format.TxPrepared, time_us: int) -> None:
+        self.prepared[made.gid] = Prepared(made, time_us)
+
+    def _tx_decided(self, done: format.TxDecided, time_us: int) -> None:
+        self.prepared.pop(done.gid, None)
+        self.decided.pop(done.gid, None)
+        self.decided[done.gid] = done.committed
+        while len(self.decided) > DECIDED_MAX:
+            del self.decided[next(iter(self.decided))]
+
     def mailbox(self, number: int) -> Mailbox:
         """The mailbox with this number; KeyError if there is none."""
         stream = self.streams[number]
@@ -255,6 +321,10 @@ class State:
         for stream in self.streams.values():
             if isinstance(stream, Mailbox):
                 rows += _mailbox_rows(stream, chunk_bytes)
+            elif isinstance(stream, Arrivals):
+                counted = (stream.next_sequence, stream.size, stream.indexed)
+                about = (stream.number, stream.journal, stream.stream, stream.shift)
+                rows.append(_OriginRow(*about, *counted))
             else:
                 rows.append(
                     _StreamRow(
@@ -277,6 +347,13 @@ class State:
         rows += [
             _SinkRow(one.name, one.batch, one.last_us, one.parts) for one in self.sinks.values()
         ]
+        for home in self.homes.values():
+            rows.append(_HomeRow(home.journal, home.node, home.name, home.version, home.gone))
+            rows += [_InterestRow(home.journal, one) for one in home.interests.values()]
+        rows += [_PreparedRow(one.what, one.since_us) for one in self.prepared.values()]
+        decided = iter(self.decided.items())
+        while some := list(islice(decided, DECIDED_PER_ROW)):
+            rows.append(_DecidedRow(some))
         return _pack(rows, chunk_bytes)
 
     @classmethod
@@ -345,8 +422,27 @@ class State:
     def _restore_holes(self, row: _HolesRow) -> None:
         self.holes[row.first] = row.holes
 
+    def _restore_origin(self, row: _OriginRow) -> None:
+        arrivals = Arrivals(row.number, row.journal, row.stream, row.shift)
+        arrivals.next_sequence, arrivals.size = row.next_sequence, row.size
+        arrivals.indexed = row.indexed
+        self.streams[row.number] = self.origins[row.journal] = arrivals
+
+    def _restore_home(self, row: _HomeRow) -> None:
+        home = self.homes[row.journal] = HomeState(row.journal)
+        home.node, home.name, home.version, home.gone = row.node, row.name, row.version, row.gone
+
+    def _restore_interest(self, row: _InterestRow) -> None:
+        self.homes[row.journal].interests[row.interest.number] = row.interest
+
     def _restore_sink(self, row: _SinkRow) -> None:
         self.sinks[row.name] = Sink(row.name, row.batch, row.last_us, row.parts)
+
+    def _restore_prepared(self, row: _PreparedRow) -> None:
+        self.prepared[row.what.gid] = Prepared(row.what, row.since_us)
+
+    def _restore_decided(self, row: _DecidedRow) -> None:
+        self.decided.update(row.decided)
 
 
 # ---------------------------------------------------------------------- rows of a snapshot
@@ -428,6 +524,38 @@ class _SinkRow(msgspec.Struct, tag="sink"):
     parts: list[format.Part]
 
 
+class _OriginRow(msgspec.Struct, tag="origin"):
+    number: int
+    journal: str
+    stream: int
+    shift: int
+    next_sequence: int
+    size: int
+    indexed: int
+
+
+class _HomeRow(msgspec.Struct, tag="home"):
+    journal: str
+    node: str
+    name: str
+    version: int
+    gone: bool
+
+
+class _InterestRow(msgspec.Struct, tag="interest"):
+    journal: str
+    interest: Interest
+
+
+class _PreparedRow(msgspec.Struct, tag="prepared"):
+    what: format.TxPrepared
+    since_us: int
+
+
+class _DecidedRow(msgspec.Struct, tag="decided"):
+    decided: list[tuple[str, bool]]
+
+
 _Row = (
     _Head
     | _StreamRow
@@ -439,6 +567,11 @@ _Row = (
     | _HolesRow
     | _TopicRow
     | _SinkRow
+    | _OriginRow
+    | _HomeRow
+    | _InterestRow
+    | _PreparedRow
+    | _DecidedRow
 )
 
 
@@ -469,6 +602,10 @@ _CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
     format.SinkCommitted: State._sink_committed,
     format.SinkApplied: State._sink_applied,
     format.SinkGone: State._sink_gone,
+    format.HomeTold: State._home_told,
+    format.OriginHeard: State._origin_heard,
+    format.TxPrepared: State._tx_prepared,
+    format.TxDecided: State._tx_decided,
 }
 
 _RESTORERS: dict[type, Callable[[State, Any], None]] = {
@@ -482,6 +619,11 @@ _RESTORERS: dict[type, Callable[[State, Any], None]] = {
     _PublisherRow: State._restore_publisher,
     _HolesRow: State._restore_holes,
     _SinkRow: State._restore_sink,
+    _OriginRow: State._restore_origin,
+    _HomeRow: State._restore_home,
+    _InterestRow: State._restore_interest,
+    _PreparedRow: State._restore_prepared,
+    _DecidedRow: State._restore_decided,
 }
 
 

@@ -1,12 +1,12 @@
-"""The nouns of a journal's state: streams, mailboxes, publishers, sinks."""
+"""The nouns of a journal's state: streams, mailboxes, publishers, sinks, other nodes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from regraft.journal.format import Options, Part, Range, damaged
+from regraft.journal.format import Interest, Options, Part, Range, damaged
 from regraft.journal.ranges import Ranges
 from regraft.kernels.windows import Window
 
@@ -220,6 +220,36 @@ class Mailbox(Stream):
         return self.marks[at] if at < len(self.marks) else None
 
 
+class Arrivals(Stream):
+    """How many messages came from a stream of another journal; nobody reads it.
+
+    Each has a sequence here with the record in which it is kept, so that it is known to have come
+    exactly if it was kept.
+    """
+
+    def __init__(self, number: int, journal: str, stream: int, shift: int) -> None:
+        super().__init__(number, f"$from/{journal}", f"$from/{journal}", True)
+        self.journal = journal
+        self.stream = stream  # its number there
+        self.shift = shift  # what a sequence there is more than here
+
+    def add_mark(self, mark: Mark) -> None:
+        """Where they are does not matter."""
+        self.indexed = mark.last
+
+
+class HomeState:
+    """What is known of a node that keeps messages for mailboxes."""
+
+    def __init__(self, journal: str) -> None:
+        self.journal = journal
+        self.node = ""
+        self.name = ""
+        self.version = 0
+        self.gone = False
+        self.interests: dict[int, Interest] = {}
+
+
 class Publisher:
     """One who numbers what it publishes. While it is away, its window is only bytes."""
 
@@ -261,3 +291,28 @@ class Sink:
 
 def _merged(one: Mark, other: Mark) -> Mark:
     return one._replace(last=other.last, last_us=other.last_us, size=other.size, final=other.final)
+
+
+def describe(stream: Stream, full: bool) -> dict[str, Any]:
+    """A stream or mailbox, to look at."""
+    row: dict[str, Any] = {
+        "number": stream.number,
+        "name": stream.name,
+        "kind": "stream",
+        "pattern": stream.pattern,
+        "next_sequence": stream.next_sequence,
+        "bytes": stream.size,
+    }
+    if isinstance(stream, Mailbox):
+        row |= {
+            "kind": "mailbox",
+            "selector": stream.selector,
+            "owner": stream.owner,
+            "waiting": stream.waiting,
+            "waiting_bytes": stream.waiting * stream.average,
+            "floor": stream.floor,
+            "settled_above_floor": stream.settled.count,
+            "attached": stream.window > 0,
+            "full": full,
+        }
+    return row

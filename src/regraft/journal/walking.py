@@ -10,7 +10,7 @@ from regraft.errors import DiskError
 from regraft.journal import format
 from regraft.journal.format import INDEX_EVERY, Bytes, Extent, Record, Spot, Start, damaged
 from regraft.journal.state import State, decode_chunk
-from regraft.kernels.records import FOUND, ZERO, Walk
+from regraft.kernels.records import BAD, FOUND, ZERO, Walk
 
 LOW_BITS = 0xFFFF
 
@@ -139,6 +139,31 @@ def records(segment: SegmentView, epoch: int = 0) -> Iterator[Record]:
         at = walk.next
 
 
+def is_whole(chain: list[SegmentView], at: tuple[int, int], end: int, epoch: int) -> bool:
+    """Whether valid records lead from a place, a segment's number and an offset, to a position.
+
+    A group of records counts if they do. What is skipped behind it was persisted long ago.
+    """
+    walk = Walk()
+    number, offset = at
+    while number < len(chain):
+        here = chain[number]
+        if here.first + offset >= end:
+            return True
+        status = walk.step(here.view, offset, here.first, epoch)
+        if status == FOUND and walk.kind != format.INDEX:
+            offset = walk.next
+            continue
+        if status != FOUND:
+            trailer = here.view[here.size - format.TRAILER_BYTES : here.size]
+            if status != ZERO or format.decode_trailer(trailer) != 0:
+                return False
+        number, offset = number + 1, 0
+        if number < len(chain) and chain[number].first != here.first + here.size:
+            return False
+    return False
+
+
 def contents_of(segment: SegmentView) -> dict[int, Extent]:
     """What a closed segment holds, by its INDEX, or else as far as its records can be read."""
     index = format.decode_trailer(segment.view[segment.size - format.TRAILER_BYTES : segment.size])
@@ -264,6 +289,9 @@ class Walker:
             if kind == format.INDEX and not self._ends(here, walk.position):
                 return False
             try:
+                if kind == format.TRANSACTION and not self._counts(here):
+                    self.status = BAD
+                    return False
                 if kind == format.MESSAGES:
                     self._take_messages(here.view)
                 else:
@@ -278,6 +306,13 @@ class Walker:
             self.records += 1
             if kind == format.INDEX:
                 return True
+
+    def _counts(self, here: SegmentView) -> bool:
+        """Whether all records are there of the group that begins here."""
+        walk = self._walk
+        end, _ = format.decode_group(here.view[walk.payload_at : walk.end])
+        place = self.segment, walk.next
+        return end >= here.first + walk.next and is_whole(self._chain, place, end, walk.epoch)
 
     def _ends(self, here: SegmentView, index: int) -> bool:
         """Whether a segment with an INDEX there was closed. If a segment follows, it was."""

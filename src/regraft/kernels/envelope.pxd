@@ -19,17 +19,17 @@ cdef enum:
     NO_TOPIC = 12
     BAD_VALUE = 13
     NAMES_MAX = 512
-    FIELDS = 26
-    TEXTS = 0x7820C
+    FIELDS = 27
+    TEXTS = 0x407820C
     REPEATED = 0x80400
 
 cdef extern from *:
     """
-    static const unsigned char regraft_envelope_wire[26] = {
-        9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 1};
+    static const unsigned char regraft_envelope_wire[27] = {
+        9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 1, 2};
     static const unsigned char regraft_attribute_wire[8] = {9, 2, 0, 0, 1, 2, 2, 1};
     """
-    const unsigned char ENVELOPE_WIRE "regraft_envelope_wire"[26]
+    const unsigned char ENVELOPE_WIRE "regraft_envelope_wire"[27]
     const unsigned char ATTRIBUTE_WIRE "regraft_attribute_wire"[8]
 
 cdef inline uint64_t maximum(uint64_t number) noexcept:
@@ -65,8 +65,8 @@ cdef class Scan:
     cdef uint64_t value_raw[513]
     cdef Py_ssize_t value_end[513]
     cdef uint64_t seen
-    cdef uint64_t field_raw[26]
-    cdef Py_ssize_t field_end[26]
+    cdef uint64_t field_raw[27]
+    cdef Py_ssize_t field_end[27]
     cdef readonly int priority
     cdef public Py_ssize_t topic_at
     cdef public Py_ssize_t topic_end

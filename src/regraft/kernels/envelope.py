@@ -54,13 +54,13 @@ if not cython.compiled:
     BAD_VALUE = 13
 
     NAMES_MAX = 512
-    FIELDS = 26
-    TEXTS = 0x7820C  # bits of the fields that are strings: 2, 3, 9, 15 to 18
+    FIELDS = 27
+    TEXTS = 0x407820C  # bits of the fields that are strings: 2, 3, 9, 15 to 18, 26
     REPEATED = 0x80400  # 10 and 19
 
     # Wire type of each field by its number; 9 where there is no such field.
     ENVELOPE_WIRE = bytes(
-        (9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 1)
+        (9, 1, 2, 2, 0, 2, 1, 1, 2, 2, 2, 0, 0, 1, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 1, 2)
     )
     ATTRIBUTE_WIRE = bytes((9, 2, 0, 0, 1, 2, 2, 1))
 
@@ -283,7 +283,7 @@ class Scan:
         self.body_at = self.body_end = 0
         self.expiration = self.deliver_at = 0
         self.priority = 4
-        self.special = 0  # persistence (1); a direct address or override rules (2)
+        self.special = 0  # persistence (1); an address or override rules (2); `where` (8)
         seen = 0  # bits of the fields that are there
         while i < end:
             tag = p[i]
@@ -300,7 +300,7 @@ class Scan:
             i = self.skip(p, i, end, wire)
             if i < 0:
                 return self.fault
-            if number > 25:
+            if number > 26:
                 continue
             if wire != ENVELOPE_WIRE[number]:
                 return WRONG_WIRE_TYPE
@@ -321,8 +321,8 @@ class Scan:
                     if number == 9:
                         self.topic_at = at
                         self.topic_end = i
-                    elif number == 3 and at < i:
-                        self.special |= 2
+                    elif at < i:
+                        self.special |= 2 if number == 3 else 8 if number == 26 else 0
                 elif bit & REPEATED:
                     if not self.attribute(p, at, i, number):
                         return self.fault

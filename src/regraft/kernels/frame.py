@@ -29,7 +29,11 @@ if not cython.compiled:
     HEADER = 12
     MESSAGE = 7
     TRANSFER = 8
+    CONFIRMED = 17
     ORIGIN = 33
+    QUESTION = 34
+    REPLY = 35
+    VARINT_MAX = 10
 
     def u32(p: Any, i: int) -> int:
         """The four bytes at i as a number."""
@@ -57,6 +61,24 @@ def put_header(p: Any, i: int, kind: int, payload: int) -> None:
     p[i + 6] = check & 255
     p[i + 7] = check >> 8 & 255
     put_u32(p, i + 8, crc32c_at(p, i + HEADER, i + HEADER + payload))
+
+
+def put_varint(p: Any, at: int, value: int) -> int:
+    """Write a varint; the place behind it."""
+    while value > 127:
+        p[at] = value & 127 | 128
+        value >>= 7
+        at += 1
+    p[at] = value
+    return at + 1
+
+
+def put_number(p: Any, at: int, field: int, value: int) -> int:
+    """Write a field that is a number, unless it is 0; the place behind it."""
+    if value == 0:
+        return at
+    p[at] = field << 3
+    return put_varint(p, at + 1, value)
 
 
 def count_messages(view: Any) -> tuple[int, int]:
@@ -108,3 +130,15 @@ def origin(stream: bytes, first: int) -> bytes:
     header = bytearray(HEADER) + stream + b"\x19" + first.to_bytes(8, "little")
     put_header(writable(header), 0, ORIGIN, len(header) - HEADER)
     return bytes(header)
+
+
+def confirmed(ordinal: int, count: int, takers: int, known: bool) -> bytes:
+    """The frame that tells a publisher what is safe: one for each message, if it sends no more."""
+    frame = bytearray(HEADER + 4 * (1 + VARINT_MAX))
+    p = writable(frame)
+    at = put_number(p, HEADER, 1, ordinal)
+    at = put_number(p, at, 2, count)
+    at = put_number(p, at, 3, takers)
+    at = put_number(p, at, 4, known)
+    put_header(p, 0, CONFIRMED, at - HEADER)
+    return bytes(frame[:at])

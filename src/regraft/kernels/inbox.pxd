@@ -4,11 +4,19 @@ from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, u32
 from regraft.kernels.outlet cimport is_topic
+from regraft.kernels.windows cimport Copies
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void*)
+
+cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
+    cdef uint64_t value
+    memcpy(&value, p + i, 8)
+    return value
 
 cdef inline bytes part(bytes data, Py_ssize_t start, Py_ssize_t end):
     return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, end - start)
@@ -21,11 +29,23 @@ cdef class ReceivedMessage:
     cdef readonly str topic
     cdef Py_ssize_t body_at
     cdef Py_ssize_t body_end
+    cdef Py_ssize_t sender_at
+    cdef Py_ssize_t sender_end
+    cdef readonly uint64_t references
+    cdef readonly unsigned int number
+    cdef bint packed
+    cdef uint64_t copy
     cdef readonly tuple subscriptions
     cdef readonly int64_t sequence
     cdef readonly int attempts
+    cdef public int64_t question
     cdef object settler
     cdef object whole
+
+    @cython.locals(seen=uint64_t)
+    cdef void note(self, Scan scan, bytes_p p, Py_ssize_t start) noexcept
+    @cython.locals(data=bytes, p=bytes_p, scan=Scan, seen=uint64_t)
+    cpdef tuple head(self)
 
 @cython.final
 cdef class Inbox:
@@ -39,12 +59,16 @@ cdef class Inbox:
     cdef public object settler
     cdef int64_t sequence
     cdef int attempts
+    cdef int64_t question
     cdef readonly long long left
     cdef tuple subscriptions
     cdef readonly long long messages
     cdef readonly long long size
+    cdef public Copies copies
+    cdef readonly long long repeated
+    cdef readonly long long repeated_size
 
-    @cython.locals(items=list, run=list, n=Py_ssize_t, p=bytes_p, pos=Py_ssize_t, end=Py_ssize_t,
+    @cython.locals(message=ReceivedMessage, items=list, run=list, n=Py_ssize_t, p=bytes_p, pos=Py_ssize_t, end=Py_ssize_t,
                    kind=cython.int, payload=bytes, size=cython.longlong)
     cpdef list feed(self, bytes data)
     cdef void check_size(self, Py_ssize_t size) except *
@@ -52,5 +76,5 @@ cdef class Inbox:
     @cython.locals(n=Py_ssize_t, at=Py_ssize_t, value=int64_t, septet=int64_t, shift=cython.int,
                    attempts=cython.int, count=int64_t)
     cdef bint open_sequenced(self, bytes payload) except -1
-    @cython.locals(scan=Scan, fault=cython.int, start=Py_ssize_t, message=ReceivedMessage)
+    @cython.locals(scan=Scan, fault=cython.int, start=Py_ssize_t, message=ReceivedMessage, copies=Copies, sender=bytes)
     cdef ReceivedMessage message(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)

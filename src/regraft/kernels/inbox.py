@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from regraft.errors import PeerError
+from regraft.errors import LocalError, PeerError
 from regraft.kernels.envelope import FAULTS
 from regraft.model.message import Message, Value, decode_envelope
 
@@ -26,6 +26,11 @@ if not cython.compiled:
     from regraft.kernels.envelope import Scan
     from regraft.kernels.frame import HEADER, MESSAGE, TRANSFER, cut, u32
     from regraft.kernels.outlet import is_topic
+    from regraft.kernels.windows import Copies
+
+    def u64(p: Any, i: int) -> int:
+        """The eight bytes at i as a number."""
+        return int.from_bytes(p[i : i + 8], "little")
 
     def part(data: bytes, start: int, end: int) -> bytes:
         """A copy of data[start:end]."""
@@ -43,6 +48,7 @@ class Nothing:
 
 
 NOTHING = Nothing()
+SCAN = Scan()  # of messages that are looked at once more
 
 
 class ReceivedMessage:
@@ -60,11 +66,32 @@ class ReceivedMessage:
         self.topic = envelope[scan.topic_at : scan.topic_end].decode()
         self.body_at = scan.body_at
         self.body_end = scan.body_end
+        self.note(scan, pointer_to(envelope), 0)
         self.subscriptions: tuple[int, ...] = ()
         self.sequence = 0
         self.attempts = 0
+        self.question = 0  # what replies refer to, if it is one
         self.settler: Any = None
         self.whole: Message | None = None
+
+    def note(self, scan: Scan, p: Any, start: int) -> None:
+        """Keep of a scan what answers are known by: this way nobody has to look again."""
+        seen = scan.seen
+        self.references = u64(p, scan.field_end[7] - 8) if seen >> 7 & 1 else 0
+        self.number = scan.field_raw[4] if seen >> 4 & 1 else 0  # of its type
+        self.sender_at = self.sender_end = 0
+        if seen >> 2 & 1:
+            self.sender_end = scan.field_end[2] - start
+            self.sender_at = self.sender_end - scan.field_raw[2]
+        self.packed = bool(seen >> 24 & 1)
+        self.copy = 0  # of a message that goes several ways: its number among those of its sender
+        if seen >> 11 & 1 and not scan.special & 1 and self.sender_end:
+            self.copy = scan.field_raw[11]
+
+    @property
+    def repliable(self) -> bool:
+        """Whether somebody waits for replies to it."""
+        return self.question > 0
 
     @property
     def redelivered(self) -> bool:
@@ -120,6 +147,28 @@ class ReceivedMessage:
         answer: Awaitable[None] = self.settler(self, "extend", (seconds,), False)
         return answer
 
+    def reply(self, body: Any = b"", last: bool = True, **headers: Any) -> Awaitable[None]:
+        """Send a reply to whoever asked, and nobody knows who that is.
+
+        It is the last one, unless `last=False` says that more will come.
+        """
+        if self.settler is None or not self.question:
+            raise LocalError(
+                "not-waiting", "nobody waits for replies to it: subscribe with replies=True"
+            )
+        answer: Awaitable[None] = self.settler(self, "reply", (body, last, headers), False)
+        return answer
+
+    def no_reply(self, failed: bool = False) -> Awaitable[None]:
+        """Say that no reply comes, or none after those that were sent.
+
+        With `failed` there should have been one: what the asker has is not complete.
+        """
+        if self.settler is None or not self.question:
+            return NOTHING
+        answer: Awaitable[None] = self.settler(self, "no-reply", (failed,), False)
+        return answer
+
     @property
     def body(self) -> bytes:
         """The body as it was sent, compressed if it was."""
@@ -131,6 +180,31 @@ class ReceivedMessage:
         if self.whole is None:
             self.whole = decode_envelope(self.envelope)
         return self.whole
+
+    def head(self) -> tuple[int, bytes, int, int, bytes, int, int, bool]:
+        """What services look at, in the order of their numbers; what is not there is 0, or empty.
+
+        Id, sender, type, references, workflow, priority, expiration, whether it wants a reply.
+        """
+        data = self.envelope
+        p = pointer_to(data)
+        scan: Scan = SCAN
+        scan.scan(p, 0, len(data))
+        seen = scan.seen
+        return (
+            u64(p, scan.field_end[1] - 8) if seen >> 1 & 1 else 0,
+            cut(p, scan.field_end[2] - scan.field_raw[2], scan.field_end[2])
+            if seen >> 2 & 1
+            else b"",
+            scan.field_raw[4] if seen >> 4 & 1 else 0,
+            u64(p, scan.field_end[7] - 8) if seen >> 7 & 1 else 0,
+            cut(p, scan.field_end[8] - scan.field_raw[8], scan.field_end[8])
+            if seen >> 8 & 1
+            else b"",
+            scan.priority,
+            scan.expiration,
+            seen >> 16 & 1 == 1,
+        )
 
     @property
     def attributes(self) -> Mapping[str, Value]:
@@ -175,7 +249,9 @@ class ReceivedMessage:
     @property
     def content(self) -> bytes:
         """The body as it was before compression."""
-        return self.message.content()
+        if self.packed:
+            return self.message.content()
+        return part(self.envelope, self.body_at, self.body_end)
 
     def text(self) -> str:
         """The body as text."""
@@ -196,13 +272,14 @@ class ReceivedMessage:
 class Inbox:
     """Takes what a node sends, cut anywhere.
 
-    `transfer` decodes the payload of a TRANSFER frame: count, subscriptions, sequence, attempts.
+    `transfer` decodes the payload of a TRANSFER frame: count, subscriptions, sequence, attempts,
+    question.
     """
 
     def __init__(
         self,
         frame_bytes_max: int,
-        transfer: Callable[[bytes], tuple[int, tuple[int, ...], int, int]],
+        transfer: Callable[[bytes], tuple[int, tuple[int, ...], int, int, int]],
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.transfer = transfer
@@ -214,10 +291,14 @@ class Inbox:
         self.settler: Any = None  # given to messages that have a sequence
         self.sequence = 0  # of the next message of the run, or 0
         self.attempts = 0
+        self.question = 0  # that the run is
         self.left = 0  # messages of the run that are still to come
         self.subscriptions: tuple[int, ...] = ()
         self.messages = 0
         self.size = 0
+        self.copies: Copies | None = None  # what comes by several ways is taken once
+        self.repeated = 0  # what had come before: messages,
+        self.repeated_size = 0  # and their bytes
 
     def feed(self, data: bytes) -> list[tuple[Any, Any, int]]:
         """What is complete: runs as (subscriptions, [messages], bytes), else (kind, payload, 0)."""
@@ -238,7 +319,9 @@ class Inbox:
                 raise PeerError("bad-checksum", "a frame from the node is damaged")
             kind = p[pos + 4]
             if kind == MESSAGE:
-                run.append(self.message(p, pos, end))
+                message = self.message(p, pos, end)
+                if message is not None:
+                    run.append(message)
             else:
                 if self.left:
                     raise PeerError("protocol-violation", "a run of messages was interrupted")
@@ -268,14 +351,17 @@ class Inbox:
         """A transfer header: how many messages follow, and for which subscriptions."""
         self.sequence = 0
         self.attempts = 0
+        self.question = 0
         if self.open_sequenced(payload):
             return
         subscriptions = self.known.get(payload[5:])
         if subscriptions is not None and payload[0] == 0x0D:
             self.left = int.from_bytes(payload[1:5], "little")
         else:
-            self.left, subscriptions, self.sequence, self.attempts = self.transfer(payload)
-            if payload[:1] == b"\x0d":
+            self.left, subscriptions, self.sequence, self.attempts, self.question = self.transfer(
+                payload
+            )
+            if payload[:1] == b"\x0d" and not self.question:
                 if len(self.known) >= 4096:
                     self.known.clear()
                 if self.sequence == 0:
@@ -323,14 +409,27 @@ class Inbox:
         self.attempts = attempts
         return True
 
-    def message(self, p: Any, pos: int, end: int) -> ReceivedMessage:
-        """Make an object of a message frame."""
+    def message(self, p: Any, pos: int, end: int) -> ReceivedMessage | None:
+        """Make an object of a message frame, unless it came before."""
         if self.left == 0:
             raise PeerError("protocol-violation", "a message came without a transfer header")
         scan = self.scan
         fault = scan.scan(p, pos + HEADER, end)
         if fault:
             raise PeerError("malformed-envelope", f"an envelope is refused: {FAULTS[fault]}")
+        copies = self.copies
+        if (
+            copies is not None
+            and scan.seen >> 11 & 1
+            and not scan.special & 1
+            and scan.seen >> 2 & 1
+        ):
+            sender = cut(p, scan.field_end[2] - scan.field_raw[2], scan.field_end[2])
+            if not copies.is_new(sender, scan.field_raw[11]):
+                self.left -= 1
+                self.repeated += 1
+                self.repeated_size += end - pos
+                return None
         if not is_topic(self.topic, p, scan.topic_at, scan.topic_end):
             self.topic = cut(p, scan.topic_at, scan.topic_end)
             self.topic_text = self.topic.decode()
@@ -340,6 +439,7 @@ class Inbox:
         message.topic = self.topic_text
         message.body_at = scan.body_at - start
         message.body_end = scan.body_end - start
+        message.note(scan, p, start)
         message.subscriptions = self.subscriptions
         message.sequence = self.sequence
         message.attempts = self.attempts
@@ -347,6 +447,9 @@ class Inbox:
         if self.sequence:
             message.settler = self.settler
             self.sequence += 1
+        message.question = self.question
+        if self.question:
+            message.settler = self.settler
         message.whole = None
         if message.settler is None:
             untrack(message)  # it can be in no cycle, and there are millions of them

@@ -32,6 +32,8 @@ cdef class Keeper:
     cdef public int refusal
     cdef Ints full
     cdef readonly int full_count
+    cdef Ints away
+    cdef readonly int away_count
     cdef public int64_t settles
     cdef public int64_t sequence_settled
     cdef public list delayed
@@ -46,12 +48,16 @@ cdef class Keeper:
     cdef readonly int64_t untaken
 
     cpdef void set_full(self, int slot, bint full) except *
+    cpdef void set_away(self, int slot, bint away) except *
+    @cython.locals(k=Py_ssize_t, slot=int32_t, found=Ints)
+    cdef Ints here(self, Ints slots)
     @cython.locals(k=Py_ssize_t, slot=int32_t)
-    cdef bint is_full(self, Route route) except -1
+    cdef bint is_full(self, Ints slots) except -1
     @cython.locals(kept=Kept, streams=Py_ssize_t, head=Py_ssize_t, settles=int64_t)
     cdef bint keep(self, object source, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end,
                    int64_t count, int64_t ordinal, int64_t expiration, int64_t now_us,
                    int priority, bytes stream, int64_t first) except -1
+    @cython.locals(slots=Ints)
     cdef bint record(self, Route route, bytes_p p, Py_ssize_t start, Py_ssize_t end, int64_t count,
                      int64_t now_us, int priority) except -1
     @cython.locals(kept=Kept)

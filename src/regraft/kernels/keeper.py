@@ -5,8 +5,11 @@ There it waits until the node says up to where the journal is safe; only then is
 subscribers, and only then is its publisher told. What nobody keeps waits its turn, too, so that the
 messages of a publisher keep their order.
 
-What comes from another node waits for nothing: it was safe there before it came. It is recorded for
-the streams of this node, if they can take it, and goes its way whether they can or not.
+What comes from another node waits for nothing: it was safe there before it came. If it was kept
+there, that node sees to it that mailboxes elsewhere get it, by another way (`arrivals`). If it was
+not, but is to be here, it is recorded for the streams of this node, if they can take it, and goes
+its way whether they can or not. Streams that are *away* stand for other nodes and their mailboxes:
+they get only what begins here.
 
 `p` is a pointer when compiled, a memoryview when interpreted.
 """
@@ -59,6 +62,8 @@ class Keeper:
         self.refusal = 0  # an error code, while nothing is taken
         self.full = Ints()  # per slot: whether its mailbox takes no more
         self.full_count = 0
+        self.away = Ints()  # per slot: whether it stands for another node
+        self.away_count = 0
         self.settles = 0  # a stream: the next run that is recorded settles its message
         self.sequence_settled = 0  # with this sequence
         self.delayed: list[tuple[int, int, int, bytes, int]] = []  # due, sequence, id, topic, size
@@ -81,10 +86,30 @@ class Keeper:
             self.full.a[slot] = full
             self.full_count += 1 if full else -1
 
-    def is_full(self, route: Route) -> bool:
-        """Whether one of the mailboxes of a route takes no more."""
-        for k in range(route.slots.n):
-            slot = route.slots.a[k]
+    def set_away(self, slot: int, away: bool) -> None:
+        """A slot stands for another node, or does no more."""
+        self.away.reserve(slot + 1)
+        if self.away.n <= slot:
+            self.away.n = slot + 1
+        if self.away.a[slot] != away:
+            self.away.a[slot] = away
+            self.away_count += 1 if away else -1
+
+    def here(self, slots: Ints) -> Ints:
+        """Those of the slots that stand for streams of this node."""
+        if self.away_count == 0:
+            return slots
+        found = Ints()
+        for k in range(slots.n):
+            slot = slots.a[k]
+            if slot >= self.away.n or not self.away.a[slot]:
+                found.push(slot)
+        return found
+
+    def is_full(self, slots: Ints) -> bool:
+        """Whether one of these mailboxes takes no more."""
+        for k in range(slots.n):
+            slot = slots.a[k]
             if slot < self.full.n and self.full.a[slot]:
                 return True
         return False
@@ -144,11 +169,12 @@ class Keeper:
 
         Whether the streams of this node have it; if not, nobody else need go without it.
         """
-        if route.slots.n == 0:
+        slots = self.here(route.slots)
+        if slots.n == 0:
             return True
-        if self.refusal or (self.full_count and self.is_full(route)):
+        if self.refusal or (self.full_count and self.is_full(slots)):
             return False
-        self.recorder.append_run(p, start, end, count, 0, route.slots, now_us, priority, 0, 0)
+        self.recorder.append_run(p, start, end, count, 0, slots, now_us, priority, 0, 0)
         self.kept += count
         return True
 

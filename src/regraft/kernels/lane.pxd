@@ -4,16 +4,18 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
+from regraft.kernels.groups cimport Group
 from regraft.kernels.keeper cimport Keeper
 from regraft.kernels.outlet cimport STREAM_BYTES, Outlet, Route, is_topic
 from regraft.kernels.takers cimport Choice
 from regraft.kernels.windows cimport Window
-from regraft.kernels.frame cimport HEADER, MESSAGE, ORIGIN, bytes_p, cut, put_header, u32, writable
+from regraft.kernels.frame cimport HEADER, MESSAGE, ORIGIN, QUESTION, REPLY, bytes_p, cut, put_header, u32, writable
 
 cdef enum:
     STOP_END = 0
     STOP_CONTROL = 1
     STOP_FAULT = 2
+    KEPT_AT = 10
 
 cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
     cdef uint64_t value
@@ -37,6 +39,7 @@ cdef class Source:
     cdef public int64_t publisher
     cdef public Window window
     cdef public Outlet outlet
+    cdef public Outlet member
     cdef public bint again
     cdef bint foreign
     cdef readonly bytes stream
@@ -58,6 +61,7 @@ cdef class Lane:
     cdef public Outlet only
     cdef public Route later
     cdef public object postpone
+    cdef public object constrain
     cdef public bytes mark
     cdef public bint trusting
     cdef long long last_stream
@@ -89,10 +93,11 @@ cdef class Lane:
     cdef readonly long long refused
     cdef readonly long long untaken
     cdef readonly long long repeated
+    cdef readonly list unplaced
 
     @cython.locals(n=Py_ssize_t, p=bytes_p, head=uint64_t, end=Py_ssize_t, fault=cython.int, kind=cython.int, flags=cython.int)
     cpdef Py_ssize_t run(self, Source source, object view, Py_ssize_t pos, int64_t now_us) except -1
-    @cython.locals(kind=cython.int, flags=cython.int, length=Py_ssize_t)
+    @cython.locals(kind=cython.int, flags=cython.int, length=Py_ssize_t, large=bint)
     cdef bint check_head(self, bytes_p p, Py_ssize_t pos, uint64_t head) noexcept
     cdef void wrong(self, int fault, Py_ssize_t detail) noexcept
     @cython.locals(ordinal=Py_ssize_t, size=Py_ssize_t, plain=cython.bint)
@@ -102,6 +107,19 @@ cdef class Lane:
     cdef void name_stream(self, Source source) except *
     @cython.locals(scan=Scan, route=Route, topic=bytes, choice=Choice, link=Outlet, ordinal=int64_t, seen=Seen, persists=bint)
     cdef void message(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
+    @cython.locals(scan=Scan, size=Py_ssize_t, key=bytes, member=Outlet, route=Route, type=uint64_t)
+    cdef Route addressed(self, Source source, bytes_p p)
+    @cython.locals(k=Py_ssize_t, groups=list, group=Group, place=Py_ssize_t, member=tuple, members=list, picked=Route)
+    cdef Route pick(self, Source source, Route route, bytes_p p, Py_ssize_t pos, Py_ssize_t end)
+    @cython.locals(scan=Scan)
+    cdef bint constrained(self, Source source, Route route, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us, int64_t ordinal) except -1
+    @cython.locals(choice=Choice, link=Outlet)
+    cdef Route decided(self, Source source, Route route, bytes_p p, Py_ssize_t pos, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(n=Py_ssize_t, p=bytes_p, scan=Scan, fault=cython.int, topic=bytes, route=Route, unplaced=Py_ssize_t, constrained=bint)
+    cpdef tuple find_route(self, Source source, object view)
+    @cython.locals(n=Py_ssize_t)
+    cpdef void give(self, Outlet outlet, bytes frame, bytes ids) except *
+    cdef bint see_takers(self, Source source, Route route, bytes_p p, Py_ssize_t pos, Py_ssize_t end) except -1
     @cython.locals(scan=Scan, keeper=Keeper, later=Route, route=Route, id=uint64_t, due=int64_t, sequence=int64_t, topic=bytes)
     cdef void delay(self, Source source, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us) except *
     @cython.locals(keeper=Keeper, kept=Route, scan=Scan, verdict=cython.int, refusal=cython.int)
@@ -115,4 +133,5 @@ cdef class Lane:
     cdef bint hold(self, Source source, Route route, bytes_p p, int64_t now_us) except -1
     @cython.locals(route=Route, size=Py_ssize_t, takers=Py_ssize_t, k=Py_ssize_t, outlet=Outlet)
     cdef void emit(self, Source source, object view, bytes_p p, int64_t now_us) except *
+    cpdef list take_unplaced(self)
     cpdef list take_dirty(self)

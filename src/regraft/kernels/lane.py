@@ -31,7 +31,18 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from regraft.kernels.checksum import crc32c_at, pointer_to
     from regraft.kernels.envelope import Scan
-    from regraft.kernels.frame import HEADER, MESSAGE, ORIGIN, cut, put_header, u32, writable
+    from regraft.kernels.frame import (
+        HEADER,
+        MESSAGE,
+        ORIGIN,
+        QUESTION,
+        REPLY,
+        cut,
+        put_header,
+        u32,
+        writable,
+    )
+    from regraft.kernels.groups import Group
     from regraft.kernels.keeper import Keeper
     from regraft.kernels.outlet import STREAM_BYTES, Outlet, Route, is_topic
     from regraft.kernels.takers import Choice
@@ -40,6 +51,8 @@ if not cython.compiled:
     STOP_END = 0
     STOP_CONTROL = 1
     STOP_FAULT = 2
+
+    KEPT_AT = 10  # in a stream: its lowest bit says whether what it has is kept where it begins
 
     def u64(p: Any, i: int) -> int:
         """The eight bytes at i as a number."""
@@ -57,6 +70,16 @@ BAD_ORIGIN = 7
 
 STREAMS_MAX = 100_000  # that are remembered; those that were silent for longest are forgotten
 _NEVER = (1 << 63) - 1
+
+# Why a message that should have gone somewhere did not.
+NO_MEMBER, MEMBERS_FULL, NO_TAKER = 1, 2, 3
+
+PICKS_MAX = 4096  # routes to chosen members that are remembered for one topic
+
+PEER = b"$peer/"  # in front of a direct address: the topic that its owner has subscribed to
+OVERRIDE = b"\0"  # in front of rules that a message carries: a key of routes that is no topic
+RECEIVED_TYPE = 113  # "I have your request": not yet an answer
+TYPES_OF_THE_BUS = 99  # and below
 
 # As in regraft.errors:
 LIMIT_EXCEEDED = 25
@@ -88,6 +111,7 @@ class Source:
         self.publisher = 0  # its number in the journal, once it published something persistent
         self.window: Window | None = None
         self.outlet: Outlet | None = None  # of a link: what comes from it does not go back
+        self.member: Outlet | None = None  # of a member of groups: its answers count there
         self.again = False  # what it publishes was taken before: it is not judged once more
         self.foreign = False  # what comes has an origin elsewhere:
         self.stream = b""  # the stream, encoded,
@@ -124,6 +148,8 @@ class Lane:
         self.only: Outlet | None = None  # nobody else gets anything
         self.later: Route | None = None  # to where messages wait for their time,
         self.postpone: Callable[[], Route] | None = None  # asked when it is needed first
+        # Asked which takers a message is for that says so: a route, or the number of an error.
+        self.constrain: Callable[[bytes, Route], Any] | None = None
         self.mark = b"\x09" + mark.to_bytes(8, "little")  # what the streams of this node begin with
         self.trusting = False  # a planted bug: streams are taken as they come
         self.last_stream = 0
@@ -157,6 +183,8 @@ class Lane:
         self.refused = 0
         self.untaken = 0
         self.repeated = 0  # by other nodes: it was here before, or something newer was
+        # What nobody took who should have: source, group or None, why, frame
+        self.unplaced: list[tuple[int, Any, int, bytes]] = []
 
     def run(self, source: Source, view: Any, pos: int, now_us: int) -> int:
         """Route the messages that stand at `pos`; the position where it stopped."""
@@ -215,7 +243,8 @@ class Lane:
         if length < 8:
             self.wrong(TOO_SHORT, 0)
             return False
-        if length + 4 > (self.frame_bytes_max if kind == MESSAGE else self.control_bytes_max):
+        large = kind in (MESSAGE, QUESTION, REPLY)
+        if length + 4 > (self.frame_bytes_max if large else self.control_bytes_max):
             self.wrong(TOO_LARGE, length + 4)
             return False
         if flags > 1:
@@ -281,7 +310,9 @@ class Lane:
                     return
                 seen.last = ordinal
         route = source.route
-        if route is None or not is_topic(source.topic, p, scan.topic_at, scan.topic_end):
+        if scan.special & 2:
+            route = self.addressed(source, p)
+        elif route is None or not is_topic(source.topic, p, scan.topic_at, scan.topic_end):
             topic = cut(p, scan.topic_at, scan.topic_end)
             route = source.routes.get(topic)
             if route is None:
@@ -290,12 +321,15 @@ class Lane:
             source.route = route
         if scan.expiration and scan.expiration <= now_us:
             self.expired += 1
-            if scan.special:
+            if scan.special & 1:
                 self.emit(source, view, p, now_us)
                 self.note(source, False)
             return
-        if route.refusal or scan.special > 1:
-            self.refuse(source, route.refusal or NOT_SUPPORTED)
+        if route.refusal or scan.special > 3:
+            if route.refusal or not self.constrained(
+                source, route, view, p, pos, end, now_us, ordinal
+            ):
+                self.refuse(source, route.refusal or NOT_SUPPORTED)
             return
         if scan.deliver_at > now_us and source.outlet is None and not source.again:
             self.delay(source, view, p, pos, end, now_us)
@@ -305,8 +339,12 @@ class Lane:
             choice: Choice = route.choice
             link = source.outlet
             route = choice.decide(scan, p, pos + HEADER, end, 0 if link is None else link.bit)
+        if route.groups is not None and self.only is None:
+            route = self.pick(source, route, p, pos, end)
+        elif (route.reports or scan.seen >> 21 & 1) and self.only is None:
+            self.see_takers(source, route, p, pos, end)
         if (
-            (scan.special or (persists and self.keeper))
+            (scan.special & 1 or (persists and self.keeper))
             and self.only is None
             and (source.outlet is None or self.keeper)
         ):
@@ -329,12 +367,153 @@ class Lane:
         if scan.expiration and (self.run_expiration == 0 or scan.expiration < self.run_expiration):
             self.run_expiration = scan.expiration
 
+    def addressed(self, source: Source, p: Any) -> Route:
+        """The route of a message that says itself where it wants to go."""
+        scan = self.scan
+        size = scan.field_raw[3] if scan.seen >> 3 & 1 else 0
+        if size:
+            key = PEER + cut(p, scan.field_end[3] - size, scan.field_end[3])
+            member = source.member
+            if member is not None and scan.seen >> 7 & 1 and member.in_flight > 0:
+                type = scan.field_raw[4] if scan.seen >> 4 & 1 else 0
+                if type == 0 or (type > TYPES_OF_THE_BUS and type != RECEIVED_TYPE):
+                    member.in_flight -= 1
+        else:
+            key = OVERRIDE + cut(p, scan.field_end[20] - scan.field_raw[20], scan.field_end[20])
+        route = source.routes.get(key)
+        return self.look_up(source, key) if route is None else route
+
+    def pick(self, source: Source, route: Route, p: Any, pos: int, end: int) -> Route:
+        """The route to all takers, and to one member of each group."""
+        key: Any = None
+        members: list[Any] = []
+        groups: list[Any] = route.groups or []
+        for k in range(len(groups)):
+            group: Group = groups[k]
+            place = 0
+            if source.outlet is not None and not group.shared:
+                continue  # the node where it was published has chosen
+            if group.any:
+                place = group.pick()
+                if place >= 0:
+                    member = group.members[place]
+                    key = member if key is None else (key, member)
+                    members.append(member)
+            elif len(group.outlets) == 0:
+                place = -1
+            if place < 0:
+                group.unplaced += 1
+                why = NO_MEMBER if place == -1 else MEMBERS_FULL
+                self.unplaced.append((source.key, group, why, cut(p, pos, end)))
+        picked = route.picks.get(key)
+        if picked is None:
+            if len(route.picks) >= PICKS_MAX:
+                route.picks.clear()
+            picked = route.picks[key] = route.with_members(members)
+        return picked
+
+    def constrained(
+        self,
+        source: Source,
+        route: Route,
+        view: Any,
+        p: Any,
+        pos: int,
+        end: int,
+        now_us: int,
+        ordinal: int,
+    ) -> bool:
+        """Route a message that is for some receivers only; false if that cannot be done.
+
+        It is for whoever is there and fits now: it can be neither kept nor delayed.
+        """
+        scan = self.scan
+        if scan.special & 4 or self.constrain is None:
+            return False
+        if source.outlet is None and (scan.special & 1 or scan.deliver_at):
+            return False
+        route = self.decided(source, route, p, pos, pos + HEADER, end)
+        found = self.constrain(cut(p, pos + HEADER, end), route)
+        if type(found) is int:
+            self.refuse(source, found)
+            return True
+        self.emit(source, view, p, now_us)
+        self.run_route = found
+        self.run_start = pos
+        self.run_end = end
+        self.run_count = 1
+        self.run_ordinal = source.messages
+        self.run_first = ordinal
+        self.run_expiration = scan.expiration
+        self.emit(source, view, p, now_us)
+        return True
+
+    def decided(
+        self, source: Source, route: Route, p: Any, pos: int, start: int, end: int
+    ) -> Route:
+        """The route of the message just scanned, once selectors and groups have had their say."""
+        if route.choice is not None:
+            choice: Choice = route.choice
+            link = source.outlet
+            route = choice.decide(self.scan, p, start, end, 0 if link is None else link.bit)
+        if route.groups is not None and self.only is None:
+            route = self.pick(source, route, p, pos, end)
+        return route
+
+    def find_route(self, source: Source, view: Any) -> tuple[int, bytes, Route | None]:
+        """Where a question goes: an error's number, or a fault, below 0; its topic; the route."""
+        n = len(view)
+        p = pointer_to(view)
+        if source.generation != self.generation:
+            source.routes.clear()
+            source.route = None
+            source.generation = self.generation
+        scan = self.scan
+        fault = scan.scan(p, 0, n)
+        if fault:
+            return -fault, b"", None
+        topic = cut(p, scan.topic_at, scan.topic_end)
+        if scan.special & 2:
+            route = self.addressed(source, p)
+        else:
+            route = source.routes.get(topic) or self.look_up(source, topic)
+        if route.refusal or scan.special & 1 or scan.deliver_at:
+            return route.refusal or NOT_SUPPORTED, topic, None
+        unplaced = len(self.unplaced)
+        constrained = scan.special & 8
+        route = self.decided(source, route, p, 0, 0, n)
+        del self.unplaced[unplaced:]
+        if constrained and self.constrain is not None:
+            found = self.constrain(cut(p, 0, n), route)
+            if type(found) is int:
+                return found, topic, None
+            route = found
+        return 0, topic, route
+
+    def give(self, outlet: Outlet, frame: bytes, ids: bytes) -> None:
+        """Give one message to one taker, with a transfer header that ends in `ids`."""
+        if not outlet.dirty:
+            outlet.dirty = True
+            self.dirty.append(outlet)
+        n = len(frame)
+        outlet.append(memoryview(frame), pointer_to(frame), 0, n, ids, 1, 0, 0)
+        self.deliveries += 1
+        self.delivered += n
+
+    def see_takers(self, source: Source, route: Route, p: Any, pos: int, end: int) -> bool:
+        """Somebody wants to know if nobody takes it."""
+        asked = route.reports or self.scan.field_raw[21]
+        if asked and route.is_empty():
+            self.unplaced.append((source.key, None, NO_TAKER, cut(p, pos, end)))
+            return False
+        return True
+
     def delay(self, source: Source, view: Any, p: Any, pos: int, end: int, now_us: int) -> None:
         """Put a message that is not to be delivered yet where it waits for its time."""
         scan = self.scan
         keeper = self.keeper
         later = self.later
-        if keeper is None or self.postpone is None or not scan.special:
+        if keeper is None or self.postpone is None or not scan.special & 1:
             self.refuse(source, NOT_SUPPORTED)
             return
         self.emit(source, view, p, now_us)
@@ -375,7 +554,7 @@ class Lane:
         if refusal and refusal == JOURNAL_FAILED:  # nothing is known for sure any more
             self.refuse(source, refusal)
             return None
-        if refusal == 0 and keeper.full_count and keeper.is_full(kept):
+        if refusal == 0 and keeper.full_count and keeper.is_full(kept.slots):
             refusal = MAILBOX_FULL
         scan = self.scan
         if scan.seen >> 11 & 1 and not source.again:
@@ -438,6 +617,8 @@ class Lane:
         end = self.run_end
         count = self.run_count
         if source.outlet is not None:
+            if source.stream[KEPT_AT] & 1:  # the node where it began keeps it for all mailboxes
+                return False
             if not keeper.record(route, p, start, end, count, now_us, self.run_priority):
                 self.refused += count
             return False
@@ -504,6 +685,12 @@ class Lane:
         self.run_route = None
         self.run_count = 0
         self.run_expiration = 0
+
+    def take_unplaced(self) -> list[tuple[int, Any, int, bytes]]:
+        """What nobody took since the last call, and somebody should have."""
+        unplaced = self.unplaced
+        self.unplaced = []
+        return unplaced
 
     def take_dirty(self) -> list[Outlet]:
         """The outlets that got something since the last call."""

@@ -46,6 +46,13 @@ cdef class Outbox:
     cdef void attribute(self, str name, object value) except *
     @cython.locals(start=Py_ssize_t, size=Py_ssize_t)
     cpdef int64_t put(self, bytes topic, bytes body, object attributes, int64_t timestamp_us, bint with_id, bytes rest) except -1
+    cdef void raw(self, bytes data) except *
+    @cython.locals(size=Py_ssize_t)
+    cdef void finish(self, Py_ssize_t start) except *
+    @cython.locals(start=Py_ssize_t)
+    cpdef void put_request(self, bytes topic, bytes body, uint64_t id, int64_t until_us, bytes asking, bytes rest) except *
+    @cython.locals(start=Py_ssize_t)
+    cpdef void put_answer(self, bytes topic, bytes body, uint64_t references, bytes to, bytes sender, bytes rest) except *
     cpdef void put_again(self, bytes frame, int64_t sequence) except *
     @cython.locals(ordinal=int64_t, sequence=int64_t, count=int64_t)
     cdef bint note_run(self) except -1

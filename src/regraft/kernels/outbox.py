@@ -193,10 +193,21 @@ class Outbox:
             self.varint(self.sequence + 1)
             self.varint(0x70)
             self.varint(1)
-        if rest:
-            self.reserve(len(rest))
-            copy_bytes(writable(self.buffer), self.at, rest)
-            self.at += len(rest)
+        self.raw(rest)
+        self.finish(start)
+        if self.persistent:
+            self.sequence += 1
+            self.note_run()
+        return self.sent_messages
+
+    def raw(self, data: bytes) -> None:
+        """Write fields that are encoded already."""
+        self.reserve(len(data))
+        copy_bytes(writable(self.buffer), self.at, data)
+        self.at += len(data)
+
+    def finish(self, start: int) -> None:
+        """The message that begins there is complete, unless it is too large."""
         size = self.at - start
         if size > self.frame_bytes_max:
             raise LocalError(
@@ -208,10 +219,36 @@ class Outbox:
         self.used = self.at
         self.sent_messages += 1
         self.sent_bytes += size
-        if self.persistent:
-            self.sequence += 1
-            self.note_run()
-        return self.sent_messages
+
+    def put_request(
+        self, topic: bytes, body: bytes, id: int, until_us: int, asking: bytes, rest: bytes
+    ) -> None:
+        """Add a request: `asking` says who asks, and where to answer."""
+        start = self.used
+        self.at = start + HEADER
+        self.reserve(64)
+        self.field(0x2A, body)
+        self.field(0x4A, topic)
+        self.fixed(0x09, id)
+        self.fixed(0x69, until_us)
+        self.raw(asking)
+        self.raw(rest)
+        self.finish(start)
+
+    def put_answer(
+        self, topic: bytes, body: bytes, references: int, to: bytes, sender: bytes, rest: bytes
+    ) -> None:
+        """Add an answer; `sender` and `rest` are fields, encoded."""
+        start = self.used
+        self.at = start + HEADER
+        self.reserve(64)
+        self.field(0x2A, body)
+        self.field(0x4A, topic)
+        self.fixed(0x39, references)
+        self.field(0x1A, to)
+        self.raw(sender)
+        self.raw(rest)
+        self.finish(start)
 
     def put_again(self, frame: bytes, sequence: int) -> None:
         """Add a persistent message as it was put in before, perhaps elsewhere."""

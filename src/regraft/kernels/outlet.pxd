@@ -26,6 +26,9 @@ cdef inline bint is_topic(bytes topic, bytes_p p, Py_ssize_t start, Py_ssize_t e
 cdef class Outlet:
     cdef readonly object key
     cdef readonly int slot
+    cdef public object group
+    cdef public int64_t in_flight
+    cdef public int64_t in_flight_max
     cdef public bint link
     cdef public int64_t bit
     cdef public bint gone
@@ -67,6 +70,12 @@ cdef class Route:
     cdef public bint waits
     cdef public bint persists
     cdef public Route kept
+    cdef public list groups
+    cdef dict picks
+    cdef public bint reports
 
+    cpdef bint is_empty(self) except -1
+    @cython.locals(route=Route)
+    cpdef Route with_members(self, list members)
     @cython.locals(route=Route)
     cpdef Route persisting(self)

@@ -48,6 +48,9 @@ class Outlet:
     def __init__(self, key: int, slot: int = -1) -> None:
         self.key = key
         self.slot = slot  # of the stream in the journal that it stands for, if it is none of those
+        self.group: Any = None  # the group that it stands for, likewise
+        self.in_flight = 0  # of a member of groups: requests that it was given and has not answered
+        self.in_flight_max = 0  # with so many of them it gets no more; 0: none for it
         self.link = False  # to another node: messages go there with their origin instead of ids
         self.bit = 0  # of a link: its bit in the match index
         self.gone = False  # nothing leads here any more, though subscriptions of it are left
@@ -202,6 +205,27 @@ class Route:
         self.waits = False  # for the journal
         self.persists = False  # what is not persistent is taken for it
         self.kept: Route | None = None
+        self.groups: list[Any] | None = None  # of each of these one member takes a message, too
+        self.picks: dict[Any, Route] = {}  # the routes to all takers and to chosen members
+        self.reports = False  # somebody should have taken it, and there is nobody
+
+    def is_empty(self) -> bool:
+        """Whether nobody takes what goes this way, as far as can be known."""
+        if self.outlets or self.groups is not None or self.choice is not None:
+            return False
+        return self.slots.n == 0 and (self.kept is None or self.kept.slots.n == 0)
+
+    def with_members(self, members: list[tuple[Outlet, bytes]]) -> Route:
+        """The same with some more takers, that were chosen from its groups."""
+        route = Route(members)
+        route.outlets = self.outlets + route.outlets
+        route.subscriptions = self.subscriptions + route.subscriptions
+        route.slots = self.slots
+        route.waits = self.waits
+        route.persists = self.persists
+        if self.kept is not None:
+            route.kept = self.kept.with_members(members)
+        return route
 
     def persisting(self) -> Route:
         """The same for a topic where everything is kept."""
@@ -211,5 +235,6 @@ class Route:
         route.slots = self.slots
         route.waits = self.waits
         route.kept = self.kept
+        route.groups = self.groups
         route.persists = True
         return route

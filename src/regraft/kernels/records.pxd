@@ -27,10 +27,12 @@ cpdef enum:
 
 cdef enum:
     RECORD = 48
+    RECENT = 16
     TAKER = 12
     ROW = 40
     ENTRY = 12
     TRAILER = 64
+    GROUP = 16
     PRIORITY = 4
     BLOCK_BYTES = 4096
     PLACED_MIN = 65536
@@ -96,9 +98,6 @@ cdef bint whole_frames(bytes_p p, Py_ssize_t at, Py_ssize_t end, int64_t count) 
 @cython.locals(scan=Scan, p=bytes_p, size=Py_ssize_t)
 cpdef list sequences(object view, Py_ssize_t start, Py_ssize_t end)
 
-@cython.locals(p=bytes_p, n=Py_ssize_t, length=Py_ssize_t)
-cpdef Py_ssize_t whole_until(object view, Py_ssize_t at, int64_t position)
-
 @cython.final
 cdef class Index:
     cdef Py_ssize_t every
@@ -136,6 +135,7 @@ cdef class Recorder:
     cdef bytearray buffer
     cdef list rooms
     cdef readonly Py_ssize_t used
+    cdef Py_ssize_t group
     cdef list pieces
     cdef int64_t piece_first
     cdef Ints nothing
@@ -148,6 +148,9 @@ cdef class Recorder:
     cdef Ints touched
     cdef Longs touched_at
     cdef Ints fresh
+    cdef Longs records
+    cdef Longs recent_at
+    cdef Longs recent_from
     cdef list ranked
     cdef list free
 
@@ -157,10 +160,14 @@ cdef class Recorder:
                        int64_t time_us) except *
     @cython.locals(slot=Py_ssize_t)
     cdef void forget_index(self) except *
-    @cython.locals(slot=Py_ssize_t)
+    @cython.locals(slot=Py_ssize_t, _=int)
     cpdef Py_ssize_t add_stream(self, int64_t number, int64_t next_sequence) except -1
     cpdef void remove_stream(self, Py_ssize_t slot) except *
     cpdef int64_t next_sequence(self, Py_ssize_t slot) except -1
+    @cython.locals(n=int64_t, k=Py_ssize_t)
+    cpdef int64_t recent(self, Py_ssize_t slot, int64_t sequence) except -2
+    @cython.locals(n=int64_t, k=Py_ssize_t, at=int64_t, before=int64_t)
+    cpdef int64_t far(self, Py_ssize_t slot, int64_t sequence, int64_t size) except -2
     cpdef int64_t messages(self, Py_ssize_t slot) except -1
     cpdef int64_t size(self, Py_ssize_t slot) except -1
     cdef bint check(self, Py_ssize_t slot) except -1
@@ -171,9 +178,13 @@ cdef class Recorder:
     @cython.locals(position=int64_t)
     cpdef int64_t append(self, int kind, bytes payload, int64_t now_us, int64_t count=*,
                          int64_t publisher=*) except -1
+    @cython.locals(position=int64_t)
+    cpdef int64_t open_group(self, int64_t publisher, int64_t now_us) except -1
+    @cython.locals(at=Py_ssize_t, target=writable_p)
+    cpdef int64_t close_group(self, int64_t serial) except -1
     @cython.locals(order=Ints, meta=Py_ssize_t, size=Py_ssize_t, offset=int64_t, at=Py_ssize_t,
                    target=writable_p, place=Py_ssize_t, k=Py_ssize_t, slot=int32_t, kind=int,
-                   number=int64_t, sequence=int64_t, row=int32_t)
+                   number=int64_t, sequence=int64_t, row=int32_t, newest=Py_ssize_t)
     cdef int64_t append_run(self, bytes_p p, Py_ssize_t start, Py_ssize_t end, int64_t count,
                             int64_t publisher, Ints slots, int64_t now_us, int priority,
                             int64_t settles, int64_t sequence_settled) except -1
@@ -204,6 +215,7 @@ cdef class Walk:
     cdef public int64_t base
     cdef readonly int64_t need
     cdef int64_t trusted
+    cdef bint sure
     cdef readonly int kind
     cdef readonly int priority
     cdef readonly int64_t count
@@ -218,6 +230,7 @@ cdef class Walk:
     cdef readonly Py_ssize_t next
 
     cpdef int step(self, object view, Py_ssize_t at, int64_t first, int64_t epoch_min) except -1
-    @cython.locals(length=Py_ssize_t, checked=Py_ssize_t, meta=Py_ssize_t, epoch=int64_t, k=Py_ssize_t)
+    @cython.locals(length=Py_ssize_t, checked=Py_ssize_t, meta=Py_ssize_t, epoch=int64_t, k=Py_ssize_t,
+                   known=bint)
     cdef int look(self, bytes_p p, Py_ssize_t n, Py_ssize_t at, int64_t position,
                   int64_t epoch_min) noexcept

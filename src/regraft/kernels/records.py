@@ -51,10 +51,12 @@ if not cython.compiled:
     BAD = 3
 
     RECORD = 48
+    RECENT = 16  # records of each stream that are remembered
     TAKER = 12  # a stream of a record
     ROW = 40  # a stream of an index,
     ENTRY = 12  # and one of its records
     TRAILER = 64
+    GROUP = 16  # what a TRANSACTION record says: where it ends, and a number
     PRIORITY = 4  # of most messages; the others have theirs in the flags of their record
     U32_MAX = 0xFFFFFFFF
     SETTLES = 1 << 31  # marks what stands behind the streams of a record: done with by it
@@ -129,24 +131,6 @@ def sequences(view: Any, start: int, end: int) -> list[int]:
             found.append(-1)
         start += size
     return found
-
-
-def whole_until(view: Any, at: int, position: int) -> int:
-    """Where the record begins that does not end in `view`, from the one at `at` on.
-
-    It goes by lengths and positions alone. -1: there is no such place, or it is not known.
-    """
-    p = pointer_to(view)
-    n = len(view)
-    while at >= 0 and n - at >= RECORD:
-        length = u32(p, at + 4)
-        if length < RECORD or i64(p, at + 8) != position or p[at + 44] == INDEX:
-            return -1
-        if length > n - at:
-            break
-        at += padded(length)
-        position += padded(length)
-    return at
 
 
 class Index:
@@ -248,6 +232,7 @@ class Recorder:
         self.buffer = bytearray()
         self.rooms: list[bytearray] = []  # of what was taken: see `placed`
         self.used = 0
+        self.group = -1  # where the TRANSACTION record of an open group is in the buffer
         self.pieces: list[tuple[int, int, int]] = []  # segment, offset, where in the buffer
         self.piece_first = -1  # the segment of the last piece
         self.nothing = Ints()
@@ -260,6 +245,9 @@ class Recorder:
         self.touched = Ints()  # slots that got something since `take_touched`, each once,
         self.touched_at = Longs()  # and where the first of that begins
         self.fresh = Ints()  # of each slot: whether it is among them
+        self.records = Longs()  # of each slot: how many it got; of the last RECENT of them
+        self.recent_at = Longs()  # the position,
+        self.recent_from = Longs()  # and the sequence of the first message
         self.ranked: list[tuple[int, int, int, int]] = []  # slot, priority, first sequence, count
         self.free: list[int] = []
 
@@ -312,6 +300,11 @@ class Recorder:
             self.sizes.push(0)
             self.rows.push(0)
             self.fresh.push(0)
+            self.records.push(0)
+            for _ in range(RECENT):
+                self.recent_at.push(0)
+                self.recent_from.push(0)
+        self.records.a[slot] = 0
         self.numbers.a[slot] = number
         self.next.a[slot] = next_sequence
         self.counts.a[slot] = 0
@@ -328,6 +321,33 @@ class Recorder:
     def next_sequence(self, slot: int) -> int:
         """The sequence of the next message of a stream."""
         self.check(slot)
+        return self.next.a[slot]
+
+    def recent(self, slot: int, sequence: int) -> int:
+        """Where the record with this message begins, if it is one of the stream's last; or -1."""
+        self.check(slot)
+        if sequence >= self.next.a[slot]:
+            return -1
+        for n in range(self.records.a[slot] - 1, max(0, self.records.a[slot] - RECENT) - 1, -1):
+            k = slot * RECENT + n % RECENT
+            if self.recent_from.a[k] <= sequence:
+                return self.recent_at.a[k]
+        return -1
+
+    def far(self, slot: int, sequence: int, size: int) -> int:
+        """The first message behind this one with more than `size` bytes in front of its record.
+
+        That is, since the stream's record before it began. As far as that is known; else the
+        sequence that the next message gets.
+        """
+        self.check(slot)
+        before = -1
+        for n in range(max(0, self.records.a[slot] - RECENT), self.records.a[slot]):
+            k = slot * RECENT + n % RECENT
+            at = self.recent_at.a[k]
+            if self.recent_from.a[k] > sequence and before >= 0 and at - before > size:
+                return self.recent_from.a[k]
+            before = at
         return self.next.a[slot]
 
     def messages(self, slot: int) -> int:
@@ -383,6 +403,24 @@ class Recorder:
         self.write(kind, payload, now_us, count, publisher)
         return position
 
+    def open_group(self, publisher: int, now_us: int) -> int:
+        """Records from here on count all together, or none; the position where that begins."""
+        position = self.append(TRANSACTION, bytes(GROUP), now_us, 0, publisher)
+        self.group = self.used - padded(RECORD + GROUP)
+        return position
+
+    def close_group(self, serial: int) -> int:
+        """The group ends here, and has this number of its publisher; the position behind it."""
+        at = self.group
+        if at < 0:
+            raise ValueError("no group is open")
+        target = writable(self.buffer)
+        put_i64(target, at + RECORD, self.position)
+        put_i64(target, at + RECORD + 8, serial)
+        put_u32(target, at, crc32c_at(target, at + 4, at + RECORD + GROUP))
+        self.group = -1
+        return self.position
+
     def append_run(
         self,
         p: Any,
@@ -426,6 +464,10 @@ class Recorder:
                 self.fresh.a[slot] = 1
                 self.touched.push(slot)
                 self.touched_at.push(self.first + offset)
+            newest = slot * RECENT + self.records.a[slot] % RECENT
+            self.recent_at.a[newest] = self.first + offset
+            self.recent_from.a[newest] = sequence
+            self.records.a[slot] += 1
             if priority != PRIORITY:
                 self.ranked.append((slot, priority, sequence, count))
         if settles > 0:
@@ -593,6 +635,7 @@ class Walk:
         self.base = 0  # the offset in the segment's file of the view's first byte
         self.need = 0  # bytes that the record at hand needs, if the view was too short
         self.trusted = -1  # a position: the record there is not checked once more
+        self.sure = False  # nor is any: these bytes never left the memory of this process
         self.kind = 0
         self.priority = 0  # of messages
         self.count = 0
@@ -636,7 +679,8 @@ class Walk:
         elif length > n - at:
             self.need = length
             return SHORT
-        if position != self.trusted and crc32c_at(p, at + 4, at + checked) != u32(p, at):
+        known = self.sure or position == self.trusted
+        if not known and crc32c_at(p, at + 4, at + checked) != u32(p, at):
             return BAD
         self.kind = p[at + 44]
         self.priority = p[at + 45] >> 4 ^ PRIORITY

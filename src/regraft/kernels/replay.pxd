@@ -3,9 +3,9 @@ from libc.stdint cimport int64_t, uint64_t
 from regraft.kernels.arrays cimport Longs
 from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.envelope cimport Scan, i64
-from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, bytes_p, cut, put_header, put_u32, u32, writable, writable_p
+from regraft.kernels.frame cimport HEADER, MESSAGE, TRANSFER, VARINT_MAX, bytes_p, cut, put_header, put_u32, put_varint, u32, writable, writable_p
 from regraft.kernels.outlet cimport copy, copy_bytes, is_topic
-from regraft.kernels.records cimport BAD, FOUND, INDEX, MESSAGES, SHORT, TAKER, Walk, whole_frames
+from regraft.kernels.records cimport BAD, FOUND, INDEX, MESSAGES, RECORD, SHORT, TAKER, Walk, padded, whole_frames
 from regraft.kernels.selection cimport TRUE, Test
 
 cpdef enum:
@@ -17,11 +17,11 @@ cdef enum:
     NO = 0
     YES = 1
     MALFORMED = 2
-    VARINT_MAX = 10
     SLICE_BYTES = 4096
     EXPIRATION = 0x69
 
-cdef Py_ssize_t put_varint(writable_p p, Py_ssize_t at, int64_t value) noexcept
+@cython.locals(p=bytes_p, n=Py_ssize_t, length=Py_ssize_t)
+cpdef Py_ssize_t whole_until(object view, Py_ssize_t at, int64_t position)
 
 @cython.locals(scan=Scan, p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t,
                last=Py_ssize_t, k=cython.int, kind=cython.int)
@@ -78,7 +78,7 @@ cdef class Reader:
     cpdef Py_ssize_t fill(self, object view, Py_ssize_t at, Py_ssize_t end, int64_t first,
                           int64_t next_sequence, int64_t until_sequence, int64_t messages_max,
                           int64_t bytes_max, bytes ids, int64_t now_us) except -1
-    cpdef void distrust(self) except *
+    cpdef void distrust(self, bint sure=*) except *
     cdef void begin(self, int64_t next_sequence, int64_t until, int64_t messages_max,
                     int64_t bytes_max, bytes ids) except *
     @cython.locals(walk=Walk, meta=Py_ssize_t, taker=Py_ssize_t, stream=int64_t, sequence=int64_t,

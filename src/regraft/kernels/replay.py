@@ -30,9 +30,11 @@ if not cython.compiled:
         HEADER,
         MESSAGE,
         TRANSFER,
+        VARINT_MAX,
         cut,
         put_header,
         put_u32,
+        put_varint,
         u32,
         writable,
     )
@@ -42,9 +44,11 @@ if not cython.compiled:
         FOUND,
         INDEX,
         MESSAGES,
+        RECORD,
         SHORT,
         TAKER,
         Walk,
+        padded,
         whole_frames,
     )
     from regraft.kernels.selection import TRUE, Test
@@ -57,7 +61,6 @@ if not cython.compiled:
     YES = 1
     MALFORMED = 2
 
-    VARINT_MAX = 10
     SLICE_BYTES = 4096  # a stretch of this size is not copied
     EXPIRATION = 0x69  # the tag of the envelope's field 13, eight bytes
 
@@ -67,14 +70,22 @@ VERDICTS_MAX = 4096  # topics that are remembered
 OUTPUT_KEPT = 1 << 20  # a larger buffer is let go when it was handed out
 
 
-def put_varint(p: Any, at: int, value: int) -> int:
-    """Write a varint; the place behind it."""
-    while value > 127:
-        p[at] = value & 127 | 128
-        value >>= 7
-        at += 1
-    p[at] = value
-    return at + 1
+def whole_until(view: Any, at: int, position: int) -> int:
+    """Where the record begins that does not end in `view`, from the one at `at` on.
+
+    It goes by lengths and positions alone. -1: there is no such place, or it is not known.
+    """
+    p = pointer_to(view)
+    n = len(view)
+    while at >= 0 and n - at >= RECORD:
+        length = u32(p, at + 4)
+        if length < RECORD or i64(p, at + 8) != position or p[at + 44] == INDEX:
+            return -1
+        if length > n - at:
+            break
+        at += padded(length)
+        position += padded(length)
+    return at
 
 
 def keyed(data: Any, name: bytes) -> list[tuple[int, int, bytes]]:
@@ -195,6 +206,8 @@ class Reader:
         begun = at
         epoch = 0
         while at < n and self.messages_left > 0 and self.bytes_left > 0:
+            if self.streams.n == 1 and self.next_sequence >= until_sequence:
+                break  # what follows is others'
             status = walk.look(p, n, at, first + self.base + at, epoch)
             if status == FOUND:
                 epoch = walk.epoch
@@ -217,9 +230,10 @@ class Reader:
             return -1 - walk.need
         return at
 
-    def distrust(self) -> None:
-        """The next fill has other bytes than the last one."""
+    def distrust(self, sure: bool = False) -> None:
+        """The next fill has other bytes than the last one; `sure`: which need not be checked."""
         self.walk.trusted = -1
+        self.walk.sure = sure
 
     def begin(
         self, next_sequence: int, until: int, messages_max: int, bytes_max: int, ids: bytes

@@ -51,7 +51,7 @@ cdef class Takers:
     @cython.locals(k=Py_ssize_t, outlet=Outlet, route=Route)
     cdef Route route(self, Ints fixed, Ints hits)
     @cython.locals(route=Route)
-    cdef Route once(self, list passing, list kept, list slots)
+    cdef Route once(self, list passing, list kept, list slots, list groups)
     @cython.locals(route=Route, slot=cython.int)
     cdef Route kept(self, list takers, list slots)
     @cython.locals(records=ints_p, k=Py_ssize_t, number=int32_t, outlet=int32_t, taker=Outlet)

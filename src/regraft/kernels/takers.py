@@ -176,8 +176,12 @@ class Takers:
         passing: list[tuple[Outlet, bytes]] = []
         kept: list[tuple[Outlet, bytes]] = []
         slots: list[int] = []
+        groups: list[Any] = []
         for k in range(len(ids)):
             outlet = outlets[k]
+            if outlet.group is not None:
+                groups.append(outlet.group)
+                continue
             if outlet.slot >= 0:
                 slots.append(outlet.slot)
                 continue
@@ -192,23 +196,26 @@ class Takers:
                 kept.append((outlet, encoded))
             elif live:
                 kept.append((outlet, self.encode(live)))
-        return self.once(passing, kept, slots)
+        return self.once(passing, kept, slots, groups)
 
     def once(
         self,
         passing: list[tuple[Outlet, bytes]],
         kept: list[tuple[Outlet, bytes]],
         slots: list[int],
+        groups: list[Any],
     ) -> Route:
         """The route to these takers, one object for the same ones: the lane compares by it."""
         if self.routes_generation != self.generation or len(self.routes) >= ENCODED_MAX:
             self.routes_generation = self.generation
             self.routes.clear()
-        key = (tuple(passing), tuple(kept), tuple(slots))
+        key = (tuple(passing), tuple(kept), tuple(slots), tuple(groups))
         route = self.routes.get(key)
         if route is None:
             route = self.routes[key] = Route(passing)
             route.kept = self.kept(kept, slots)
+            if groups:
+                route.groups = groups
         return route
 
     def kept(self, takers: list[tuple[Outlet, bytes]], slots: list[int]) -> Route:

@@ -34,3 +34,12 @@ cdef class Window:
     cpdef bytes state(self)
     @cython.locals(rest=bytes)
     cdef void restore(self, bytes state) except *
+
+@cython.final
+cdef class Copies:
+    cdef readonly Py_ssize_t senders_max
+    cdef readonly dict windows
+    cdef dict older
+
+    @cython.locals(window=Window)
+    cpdef bint is_new(self, bytes sender, uint64_t sequence) except -1

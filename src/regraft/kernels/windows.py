@@ -157,3 +157,28 @@ class Window:
             self.start = start
         else:
             self.ring = bytearray(rest)
+
+
+class Copies:
+    """Which messages of which senders have come already, when each comes by several ways.
+
+    Senders that were silent for longest are forgotten first.
+    """
+
+    def __init__(self, senders_max: int = 4096) -> None:
+        self.senders_max = senders_max
+        self.windows: dict[bytes, Window] = {}
+        self.older: dict[bytes, Window] = {}
+
+    def is_new(self, sender: bytes, sequence: int) -> bool:
+        """Whether it did not come before; what is too old to be sure did."""
+        window = self.windows.get(sender)
+        if window is None:
+            window = self.older.get(sender)
+            if window is None:
+                window = Window()
+            if len(self.windows) >= self.senders_max:
+                self.older = self.windows
+                self.windows = {}
+            self.windows[sender] = window
+        return window.accept(sequence) == NEW

@@ -106,6 +106,7 @@ class Message:
     logging_method: int = 0
     compression: Compression = Compression.NONE
     deliver_at_us: int | None = None
+    where: str = ""  # what a receiver's context must satisfy
     unknown: bytes = b""  # fields that this version does not know, as they stood
 
     def content(self, inflated_bytes_max: int = _INFLATED_BYTES_MAX) -> bytes:
@@ -195,6 +196,7 @@ SCALAR_FIELDS: tuple[EnvelopeField, ...] = (
     EnvelopeField(23, "logging_method", "logging_method", varint.UINT32, 0),
     EnvelopeField(24, "compression", "compression", varint.enum_of(Compression), 0),
     EnvelopeField(25, "deliver_at", "deliver_at_us", varint.SFIXED64, None),
+    EnvelopeField(26, "where", "where", varint.STRING, ""),
 )
 MAPPING_FIELDS: dict[int, str] = {10: "attributes", 19: "context"}
 

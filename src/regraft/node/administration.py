@@ -17,7 +17,7 @@ from regraft.limits import Limits
 from regraft.model.topics import check_pattern
 from regraft.node.box import Box
 from regraft.node.event import Now
-from regraft.node.mailroom import Mailroom, check_name, check_same, read_options
+from regraft.node.mailroom import HOME, Mailroom, check_name, check_same, read_options
 from regraft.node.reading import FOREVER, Reading
 from regraft.node.router import Router
 
@@ -89,7 +89,8 @@ class Administration:
         return {"queue": self._row(mailbox)}
 
     def _list(self, given: _Arguments, now: Now, done: Done) -> Answer:
-        return {"queues": [self._row(one) for one in self._journal.state.mailboxes.values()]}
+        mailboxes = self._journal.state.mailboxes.values()
+        return {"queues": [self._row(one) for one in mailboxes if not one.name.startswith(HOME)]}
 
     def _show(self, given: _Arguments, now: Now, done: Done) -> Answer:
         mailbox = self._mailroom.mailbox(given.text("name"))

@@ -64,7 +64,8 @@ class Box:
     later: list[tuple[int, int]] = field(default_factory=list)  # a heap: due, sequence
     early: Ranges = field(default_factory=Ranges)  # came back before a crash: lines pass over it
     alarm_us: int = 0  # when something is to be looked at again
-    dying: set[int] = field(default_factory=set)  # on its way to the dead letters
+    # On its way to the dead letters, or kept for a transaction that is prepared:
+    dying: set[int] = field(default_factory=set)
     buckets: dict[int, Member] = field(default_factory=dict)  # of keys: who gets them
     reaching: object = None  # that is on its way to the journal
     pulling: bool = False

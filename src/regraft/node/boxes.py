@@ -74,9 +74,15 @@ class Boxes:
             self.journal.refresh(mailbox)
             box = Box(mailbox, mailbox.delivered, mailbox.delivered)
             self.boxes[mailbox.number] = box
+            for one in self.journal.state.prepared.values():
+                for number, first, last, *_ in one.what.accepted:
+                    if number == mailbox.number:  # nobody gets it before that is decided
+                        box.early.add(first, last)
+                        box.dying.update(range(first, last + 1))
             for sequence, back in mailbox.returned.items():
-                box.early.add(sequence, sequence)
-                self._push(box, sequence, back)
+                if sequence not in box.dying:
+                    box.early.add(sequence, sequence)
+                    self._push(box, sequence, back)
             self._line(box, PRIORITY, mailbox.floor)
         return box
 
@@ -172,6 +178,8 @@ class Boxes:
                 pass
         finally:
             box.pulling = False
+        for line in box.lines.values():
+            self.readings.let_go(line)
 
     def _serve(self, box: Box, now: Now) -> bool:
         """Deliver some messages to the member that has least; whether to go on."""

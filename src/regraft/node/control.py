@@ -13,21 +13,30 @@ from regraft.model.identity import Identity
 from regraft.model.topics import check_pattern
 from regraft.node import administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, Connection, State
+from regraft.node.contexts import Contexts
+from regraft.node.custody import COMMANDS as CUSTODY_COMMANDS
+from regraft.node.custody import Custody
 from regraft.node.deadlines import Deadlines
 from regraft.node.event import Now
+from regraft.node.groups import COMMANDS as RULES_COMMANDS
+from regraft.node.groups import Groups
 from regraft.node.network import Network
 from regraft.node.outflow import Outflow
+from regraft.node.replying import Replying
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Storage
+from regraft.node.transactions import COMMANDS as TX_COMMANDS
+from regraft.node.transactions import Transactions
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
-from regraft.wire import bulk, native, peers
+from regraft.wire import bulk, native, peers, questions
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
-FEATURES = ("topics", "selectors", "credit", "stall-policies")
-JOURNAL = "journal"  # one more: persistent messages, durable subscriptions, replay
+FEATURES = ("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts")
+JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
+TRANSACTIONS = "transactions"
 ANONYMOUS = "anonymous"
 INSPECT_ROWS = 1000  # of a list in one answer
 
@@ -48,6 +57,9 @@ class Control:
         deadlines: Deadlines,
         authorize: Authorize,
         report: Report,
+        groups: Groups,
+        replying: Replying,
+        contexts: Contexts,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -58,15 +70,20 @@ class Control:
         self._deadlines = deadlines
         self._authorize = authorize
         self._report = report
+        self._groups = groups
+        self._replying = replying
+        self._contexts = contexts
         self.clients: dict[str, Connection] = {}
         self.storage: Storage | None = None
         self.administration: administration.Administration | None = None
+        self.transactions: Transactions | None = None
         self.network: Network | None = None
+        self.custody: Custody | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
         """What this node can do."""
-        return FEATURES if self.storage is None else (*FEATURES, JOURNAL)
+        return FEATURES if self.storage is None else (*FEATURES, JOURNAL, TRANSACTIONS)
 
     def handle(self, c: Connection, kind: int, flags: int, payload: bytes, now: Now) -> None:
         """Do what a frame says; a `RegraftError` that is fatal ends the connection."""
@@ -158,6 +175,7 @@ class Control:
             sequence=(
                 self.storage.last_sequence(session.client_id) if self.storage is not None else 0
             ),
+            **(self.transactions.welcome(session.client_id) if self.transactions else {}),
         )
 
     def _take_over(self, client_id: str, now: Now) -> None:
@@ -175,8 +193,12 @@ class Control:
         """Nothing is routed to or from this connection any more."""
         if c.session is None:
             return
+        if self.transactions is not None:
+            self.transactions.leave(c, now)
         if self.storage is not None:
             self.storage.leave(c, now)
+        self._groups.leave_all(c.key)
+        self._contexts.forget(c.key)
         if self.clients.get(c.session.client_id) is c:
             del self.clients[c.session.client_id]
         self._router.dismiss(c.key)
@@ -187,8 +209,14 @@ class Control:
         """Confirm it, then route to it; or say why not."""
         try:
             self._check_subscription(c, message)
+            self._groups.check(c, message.pattern)
             plan = self._plan(message.selector)
             if message.durable or message.from_sequence or message.from_time:
+                if message.replies:
+                    text = (
+                        "who replies has to be there: a durable subscription cannot, nor a replay"
+                    )
+                    raise LocalError("not-supported", text)
                 self._subscribe_to_journal(c, message, plan, now)
                 return
         except RegraftError as error:
@@ -196,6 +224,10 @@ class Control:
             self._outflow.send_in_place(c, report, now)
             return
         self._outflow.send_in_place(c, native.Subscribed(message.id), now)
+        if message.replies:
+            self._replying.replies(c.key, message.id)
+        if self._groups.join(c, message, plan):
+            return
         self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan)
 
     def _subscribe_to_journal(
@@ -229,7 +261,7 @@ class Control:
         held = self._router.held(c.key)
         if message.id == 0:
             raise LocalError("bad-pattern", "a subscription's id must be above 0")
-        if message.id in held or (
+        if (message.id in held or self._groups.has(c.key, message.id)) or (
             self.storage is not None and self.storage.mailroom.reads(c.key, message.id)
         ):
             raise LocalError(
@@ -263,6 +295,9 @@ class Control:
                 c, message.id, now, message.remove
             )
             held = message.id in self._router.held(c.key)
+            if self._groups.has(c.key, message.id):
+                self._groups.leave(c.key, message.id)
+                reads = True
             if not held and not reads:
                 raise LocalError(
                     "unknown-subscription", f"this session has no subscription {message.id}"
@@ -271,6 +306,7 @@ class Control:
             report = native.Error.of(error, subscription=message.id)
             self._outflow.send_in_place(c, report, now)
             return
+        self._replying.unsubscribed(c.key, message.id)
         if held:
             self._router.unsubscribe(c.key, message.id)
 
@@ -298,6 +334,46 @@ class Control:
         except RegraftError as error:
             report = native.Error.of(error, subscription=message.subscription, settlement=True)
             self._outflow.send_in_place(c, report, now)
+
+    def transact(self, c: Connection, message: native.Transact, now: Now) -> None:
+        """Something that a client wants done together with other things."""
+        if self.transactions is not None:  # else it is told when it decides
+            self.transactions.transact(c, message, now)
+
+    def decide(self, c: Connection, message: native.Decide, now: Now) -> None:
+        """All of it, or nothing."""
+        if self.transactions is not None:
+            self.transactions.decide(c, message, now)
+            return
+        error = LocalError("not-supported", "this node keeps no journal")
+        about = error.code.number, error.code.name, error.text
+        state = native.TransactionState.ROLLED_BACK
+        self._outflow.send(c, native.Decided(message.serial, message.gid, state, *about), now)
+
+    def finished(self, c: Connection, message: native.Finished, now: Now) -> None:
+        """A member of a group has less in its hands."""
+        self._groups.finished(c, message.count)
+
+    def question(self, c: Connection, message: questions.Question, now: Now) -> None:
+        """A client asks everybody who takes a message."""
+        self._replying.question(c, message, now)
+
+    def reply(self, c: Connection, message: questions.Reply, now: Now) -> None:
+        """A client replies."""
+        self._replying.reply(c, message, now)
+
+    def withdraw(self, c: Connection, message: questions.Withdrawn, now: Now) -> None:
+        """A client waits for replies no more."""
+        self._replying.withdraw(c, message, now)
+
+    def context(self, c: Connection, message: questions.Context, now: Now) -> None:
+        """A client has another context."""
+        try:
+            self._contexts.set(c.key, message.attributes)
+        except RegraftError as error:
+            self._outflow.send_in_place(c, native.Error.of(error), now)
+            return
+        self._outflow.send_in_place(c, peers.Done(message.token, b"{}"), now)
 
     # ------------------------------------------------------------------ other nodes
 
@@ -334,6 +410,17 @@ class Control:
                 if self.administration is None:
                     raise LocalError("not-supported", "this node keeps no journal")
                 self.administration.command(message.what, message.json, now, done)
+                return
+            if message.what in TX_COMMANDS:
+                if self.transactions is None:
+                    raise LocalError("not-supported", "this node keeps no journal")
+                self.transactions.command(message.what, message.json, now, done)
+                return
+            if message.what in RULES_COMMANDS:
+                done(self._groups.command(message.what, message.json), now)
+                return
+            if message.what in CUSTODY_COMMANDS and self.custody is not None:
+                done(self.custody.command(message.what, message.json, now), now)
                 return
             if self.network is None:
                 raise LocalError("not-supported", "this node takes part in no network")
@@ -403,6 +490,13 @@ HANDLERS: dict[tuple[State, type[Any]], Handler] = {
     (OPEN, native.Heartbeat): Control.heartbeat,
     (OPEN, native.Error): Control.error,
     (OPEN, native.Settle): Control.settle,
+    (OPEN, native.Finished): Control.finished,
+    (OPEN, native.Transact): Control.transact,
+    (OPEN, native.Decide): Control.decide,
+    (OPEN, questions.Question): Control.question,
+    (OPEN, questions.Reply): Control.reply,
+    (OPEN, questions.Withdrawn): Control.withdraw,
+    (OPEN, questions.Context): Control.context,
     (OPEN, native.Inspect): Control.inspect,
     (OPEN, native.Bye): Control.bye,
     (HELLO, native.Bye): Control.bye,

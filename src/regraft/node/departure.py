@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from regraft.kernels.lane import Lane, Source
 from regraft.node.connection import CLOSING, OPEN, Connection
@@ -28,7 +30,8 @@ from regraft.node.event import Now
 from regraft.node.outflow import Outflow
 from regraft.wire import peers
 
-Gone = Callable[[Connection, Now], None]
+Action: TypeAlias = Callable[[Now], None]
+Gone: TypeAlias = Callable[[Connection, Now], None]
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ class Departure:
         self.ghosts: dict[int, Ghost] = {}
         self.waiting: dict[int, list[Ghost]] = {}  # by the new link in place of an old one
         self.handed_over = 0  # messages that went another way than they would have
+        # What was routed by now and waits for the disk goes out before the action.
+        self.when_safe: Callable[[Action, Now], None] = lambda action, now: action(now)
 
     # ---------------------------------------------------------------------- leaving
 
@@ -110,8 +115,10 @@ class Departure:
             self._check(now)
 
     def _check(self, now: Now) -> None:
-        if self._undrained is None or self._undrained:
-            return
+        if self._undrained is not None and not self._undrained:
+            self.when_safe(self._leave, now)
+
+    def _leave(self, now: Now) -> None:
         for c in list(self._links.values()):
             if c.state is OPEN and c.key not in self.ghosts:
                 self._outflow.flush(c, now)
@@ -182,6 +189,10 @@ class Departure:
 
     def complete(self, c: Connection, now: Now) -> None:
         """A new link is complete: it gets what was kept for it, before anything else."""
+        if c.key in self.waiting:
+            self.when_safe(partial(self._complete, c), now)
+
+    def _complete(self, c: Connection, now: Now) -> None:
         ghosts = self.waiting.pop(c.key, [])
         c.outlet.muted = False
         if c.state is CLOSING:
@@ -189,14 +200,15 @@ class Departure:
         for ghost in ghosts:
             if self.ghosts.get(ghost.c.key) is not ghost:
                 continue
-            self._hand_over(ghost.c, c, now)
+            self.hand_over(ghost.c, c, now)
             ghost.expected.discard(c.node)
             if not ghost.expected and ghost.closed:
                 assert ghost.c.session is not None
                 self._outflow.discard(ghost.c)  # all have what was theirs
                 self._end(ghost, now)
 
-    def _hand_over(self, old: Connection, new: Connection, now: Now) -> None:
+    def hand_over(self, old: Connection, new: Connection, now: Now) -> None:
+        """What one link kept goes to another, as far as that wants it."""
         assert old.session is not None
         lane = self._lane
         source = Source(old.key)

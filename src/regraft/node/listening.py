@@ -7,8 +7,9 @@ index and to the forwarding. So frames wait here, in their order, and each step 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.plan import Plan, plan_of
@@ -18,9 +19,13 @@ from regraft.node.connection import OPEN, Connection
 from regraft.node.effect import Effect, Note
 from regraft.node.event import Now
 from regraft.node.router import Router
-from regraft.routing.forwarding import Filter, Forwarding
+from regraft.routing.filters import Filter
+from regraft.routing.forwarding import Forwarding
 from regraft.wire import peers
 
+InPlace: TypeAlias = (
+    peers.Leaving | peers.Flush | peers.Restored | peers.Activate | peers.Reroute | peers.Rerouted
+)
 TOLD_AT_ONCE = 100  # filters that are taken in one step
 
 
@@ -36,7 +41,7 @@ class Listening:
         effects: list[Effect],
         fail: Callable[[Connection, RegraftError, Now], None],
         complete: Callable[[Connection, Now], None],
-        is_left: Callable[[Connection, peers.Leaving, Now], None],
+        in_place: Callable[[Connection, InPlace, Now], None],
     ) -> None:
         self._limits = limits
         self._links = links
@@ -45,8 +50,8 @@ class Listening:
         self._effects = effects
         self._fail = fail
         self._complete = complete  # told when a link has heard everything
-        self._is_left = is_left  # told when a neighbour is about to go
-        self._told: dict[int, deque[peers.Interests | peers.Leaving]] = {}
+        self._in_place = in_place  # told what stood behind interests, in its turn
+        self._told: dict[int, deque[peers.Interests | InPlace]] = {}
         self._untold: dict[int, int] = {}  # how much that is
 
     def __bool__(self) -> bool:
@@ -64,12 +69,16 @@ class Listening:
         self._untold[c.key] = waiting
         self._told.setdefault(c.key, deque()).append(message)
 
-    def leaving(self, c: Connection, message: peers.Leaving, now: Now) -> None:
-        """A neighbour is about to go: that has its place among the rest."""
+    def behind(self, c: Connection, message: InPlace, now: Now) -> None:
+        """A neighbour is about to go, or speaks of a lost link: that has its place in the rest."""
         if self._told.get(c.key):
+            weight = 1 + len(getattr(message, "given", ())) + len(getattr(message, "remove", ()))
+            if self._untold[c.key] + weight > self._limits.link_filters:
+                raise WorldError("limit-exceeded", "a neighbour says too much at once")
+            self._untold[c.key] += 1
             self._told[c.key].append(message)
         else:
-            self._is_left(c, message, now)
+            self._in_place(c, message, now)
 
     def work(self, now: Now) -> None:
         """Deal with some of what neighbours said: messages must not wait for thousands."""
@@ -80,8 +89,14 @@ class Listening:
                 c = None  # what it said last does not matter any more
             while queue and c is not None and room > 0:
                 message = queue.popleft()
-                if isinstance(message, peers.Leaving):
-                    self._is_left(c, message, now)
+                if not isinstance(message, peers.Interests):
+                    self._untold[key] -= 1
+                    room -= 1
+                    try:
+                        self._in_place(c, message, now)
+                    except RegraftError as error:
+                        self._fail(c, error, now)
+                        queue.clear()
                     continue
                 if len(message.add) > room:
                     queue.appendleft(replace(message, add=message.add[room:]))
@@ -116,6 +131,17 @@ class Listening:
             self._router.unsubscribe(c.key, number)
         adds = [(one.number, Filter(one.pattern, one.exact, one.selector)) for one in message.add]
         self._forwarding.received(c.key, adds, list(message.remove))
+
+    def enter(self, key: int, given: Iterable[tuple[int, Filter]]) -> None:
+        """A neighbour wants these, though it did not say so."""
+        for number, (pattern, exact, selector) in given:
+            self._router.subscribe(key, number, pattern, exact, self._plan(selector))
+
+    def remove(self, key: int, numbers: Iterable[int]) -> None:
+        """A neighbour does not want these any more; it did."""
+        for number in numbers:
+            if number in self._router.held(key):
+                self._router.unsubscribe(key, number)
 
     def _plan(self, text: str) -> Plan | None:
         """What a neighbour's selector asks for; what this node cannot tell it takes as all."""

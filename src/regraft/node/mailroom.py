@@ -44,6 +44,7 @@ from regraft.wire import native
 
 NAME_BYTES_MAX = 255
 OWN = "$"  # begins the names of the node's own mailboxes
+HOME, FROM = "$home/", "$from/"  # what other nodes have to get, and what came from them
 _OPTIONS = msgspec.json.Decoder(Options)
 
 
@@ -101,13 +102,14 @@ class Mailroom:
         self.cursors = Cursors(readings, outflow, connections, deadlines, limits, self._finish)
         self._keeper = keeper
         self._boxes_first: set[int] = set()  # connections
+        self.on_stream: Callable[[Stream, bool], None] | None = None  # told: one more, one less
 
     def open_all(self) -> None:
         """Have what is for the streams of the journal recorded for them."""
         for stream in self.journal.state.streams.values():
             if stream.name == DELAYED and isinstance(stream, Mailbox):
                 self.delays.open(stream)
-            else:
+            elif not stream.name.startswith(OWN):  # those of other nodes are seen to by custody
                 self.route(stream)
 
     def route(self, stream: Stream, plan: Plan | None = None) -> None:
@@ -115,6 +117,8 @@ class Mailroom:
         if plan is None and isinstance(stream, Mailbox) and stream.selector:
             plan = plan_of(stream.selector)
         self._router.keep(stream.slot, stream.pattern, stream.exact, plan)
+        if self.on_stream is not None:
+            self.on_stream(stream, True)
 
     def wake(self, touched: Iterable[tuple[Stream, int]], now: Now) -> None:
         """More of these was persisted."""
@@ -238,9 +242,14 @@ class Mailroom:
             self.boxes.forget(box)
         for cursor in self._looking_into(mailbox):
             self._finish(cursor, now)
-        self._router.release(mailbox.slot)
+        self._released(mailbox)
         self._keeper.set_full(mailbox.slot, False)
         self.journal.remove_mailbox(mailbox.number, now.wall_us)
+
+    def _released(self, stream: Stream) -> None:
+        self._router.release(stream.slot)
+        if self.on_stream is not None:
+            self.on_stream(stream, False)
 
     def _looking_into(self, stream: Stream) -> list[Cursor]:
         return [
@@ -295,7 +304,7 @@ class Mailroom:
         """Retain a topic no more, with all that was."""
         for cursor in self._looking_into(stream):
             self._finish(cursor, now)
-        self._router.release(stream.slot)
+        self._released(stream)
         self.journal.remove_stream(stream.number, now.wall_us)
 
     def open_replay(self, c: Connection, wanted: native.Subscribe, now: Now) -> None:
@@ -419,7 +428,7 @@ class Mailroom:
                 "unknown-subscription",
                 f"this session has no durable subscription {message.subscription}",
             )
-        ranges = _pairs(message.ranges)
+        ranges = pairs(message.ranges)
         box, member = found
         if self.journal.broken:  # nothing is settled, but who is done with some may have others
             for span in ranges:
@@ -497,6 +506,8 @@ class Mailroom:
         """Mailboxes and streams, to look at."""
         found: list[dict[str, Any]] = []
         for stream in self.journal.state.streams.values():
+            if stream.name.startswith((HOME, FROM)):
+                continue
             self.journal.refresh(stream)
             row: dict[str, Any] = {
                 "kind": "mailbox" if isinstance(stream, Mailbox) else "stream",
@@ -575,7 +586,8 @@ def ids_of(id: int) -> bytes:
     return b"\x12" + write_varint(len(packed)) + packed
 
 
-def _pairs(numbers: tuple[int, ...]) -> list[Range]:
+def pairs(numbers: tuple[int, ...]) -> list[Range]:
+    """Ranges as a client gives them."""
     if len(numbers) % 2 or any(
         first > last for first, last in zip(numbers[::2], numbers[1::2], strict=True)
     ):

@@ -15,31 +15,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from regraft.errors import PeerError, RegraftError
+from regraft.errors import PeerError, RegraftError, WorldError
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.node.connection import CLOSING, HELLO, OPEN, PEERED, Connection
+from regraft.node.custody import Custody
 from regraft.node.deadlines import Deadlines
 from regraft.node.departure import Departure, Gone
 from regraft.node.effect import Connect, Effect, Note, SendDatagram, Write
 from regraft.node.event import Now
-from regraft.node.listening import Listening
+from regraft.node.listening import InPlace, Listening
+from regraft.node.moving import Moving
 from regraft.node.operating import Operating
 from regraft.node.outflow import Outflow
+from regraft.node.replying import Replying
 from regraft.node.router import Router
-from regraft.node.spoken import MESSAGES, announcements, from_frame, to_frame
+from regraft.node.spoken import (
+    GRAFTS,
+    MESSAGES,
+    announcements,
+    from_frame,
+    graft_frame,
+    graft_message,
+    to_frame,
+)
 from regraft.overlay import actions, messages
 from regraft.overlay.lstree import LSTree
 from regraft.overlay.options import Options
-from regraft.routing.forwarding import LOCAL, Filter, Forwarding
+from regraft.routing.filters import Filter
+from regraft.routing.forwarding import LOCAL, Forwarding
+from regraft.routing.grafting import Grafting
 from regraft.routing.reconfiguration import PROTOCOLS
 from regraft.session.backlog import Backlog
 from regraft.session.session import DROP_OLDEST, UNLIMITED, Delivery, Session
 from regraft.session.window import Window
-from regraft.wire import native, peers
+from regraft.wire import native, peers, questions
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -53,6 +67,7 @@ COUNTERS = (
     "interests_bytes_sent",
     "interests_filters_sent",
 )
+UNHEARD_NS = 5_000_000_000  # a neighbour that said so long not what it wants counts all the same
 WILDCARDS = ("", "0.0.0.0", "::", "[::]")
 
 
@@ -62,7 +77,7 @@ class Joining:
 
     address: str  # host:port where others reach it
     overlay: Options = field(default_factory=Options)
-    reconfiguration: str = "deferred-timed"
+    reconfiguration: str = "reconfiguration-path"
     deferral_ms: int = 3000
     covering: bool = True
     bugs: frozenset[str] = frozenset()  # planted, for tests that must find them
@@ -85,8 +100,15 @@ class Network:
         gone: Gone,
         stop: Callable[[str, Now], None],
         fail: Callable[[Connection, RegraftError, Now], None],
+        replying: Replying,
     ) -> None:
         self._stop = stop
+        self._replying = replying
+        self._deferral_ns = joining.deferral_ms * 1_000_000
+        self._shaken_ns = 0  # until when something may be missing after a loss
+        self._unheard: dict[int, int] = {}  # links that did not say what they want, and since when
+        replying.settled = self._settled
+        replying.pending.bugs = joining.bugs
         self._identity = identity
         self._limits = limits
         self._router = router
@@ -99,23 +121,15 @@ class Network:
         router.lane.mark = b"\x09" + blake2b(me, digest_size=8, key=b"%d" % started).digest()
         router.lane.trusting = "trusting" in joining.bugs
         self.overlay = LSTree(me, started, self.address, joining.overlay, random, joining.bugs)
-        self.forwarding = Forwarding(
-            PROTOCOLS[joining.reconfiguration](joining.deferral_ms),
-            joining.covering,
-            bugs=joining.bugs,
-        )
+        protocol = PROTOCOLS[joining.reconfiguration](joining.deferral_ms)
+        self.forwarding = Forwarding(protocol, joining.covering, bugs=joining.bugs)
         self.links: dict[int, Connection] = {}
+        self.custody: Custody | None = None
         self._gone = gone
         self._leave_ms = joining.overlay.leave_ms
         self.departure = Departure(
-            me,
-            self.links,
-            router.lane,
-            outflow,
-            effects,
-            deadlines,
-            joining.overlay.leave_ms,
-            self._ghost_gone,
+            *(me, self.links, router.lane, outflow, effects, deadlines),
+            *(joining.overlay.leave_ms, self._ghost_gone),
         )
         self._tickets: dict[int, str] = {}
         self._last_ticket = 0
@@ -125,20 +139,21 @@ class Network:
         self._stirred = False  # the forwarding may have something to say
         self._forwarding_ns: int | None = None
         self._watching = False
-        self._listening = Listening(
-            limits,
-            self.links,
-            router,
-            self.forwarding,
-            effects,
-            fail,
-            self._complete,
-            self._is_left,
+        listening = self._listening = Listening(
+            *(limits, self.links, router, self.forwarding, effects, fail),
+            *(self._complete, self._in_place),
+        )
+        enter, remove = listening.enter, listening.remove
+        self.grafting = Grafting(me, self.forwarding, protocol, enter, remove, joining.bugs)
+        self.moving = Moving(
+            *(me, self.links, router, outflow, self.overlay, self.grafting, listening),
+            *(self.departure, effects, deadlines, joining.overlay.leave_ms, gone),
         )
         self._leaving_for = ""
         self._counters = dict.fromkeys(COUNTERS, 0)
         self.operating = Operating(
-            identity, self.overlay, self.forwarding, router, self.links, self._own, self._leave_for
+            *(identity, self.overlay, self.forwarding, router, self.links, self._own),
+            *(self._leave_for, self.moving),
         )
         self._early: list[tuple[int, peers.Ask]] = []
 
@@ -219,15 +234,18 @@ class Network:
             self.overlay.unreachable(target, now.ns)
         elif c.node:
             self.overlay.disconnected(c.key, now.ns)
-        stays = self.departure.closed(c, now)
-        if stays and self.departure.ghosts[c.key].mine:
+        stays = self.moving.closed(c, now) or self.departure.closed(c, now)
+        if c.key in self.departure.ghosts and self.departure.ghosts[c.key].mine:
             self.overlay.stay(self._leave_ms, now.ns)
         return stays
 
     def _ghost_gone(self, c: Connection, now: Now) -> None:
         """What stayed of a connection goes, too."""
         self.links.pop(c.key, None)
-        self.forwarding.lost(c.key, b"", True, now.ns)
+        if self.custody is not None:
+            self.custody.unlinked(c.key)
+        self._unheard.pop(c.key, None)
+        self.grafting.lost(c.key, b"", True, now.ns)
         self._stirred = True
         self._gone(c, now)
 
@@ -256,6 +274,15 @@ class Network:
             self._perform(now)  # what stands behind ACCEPT belongs to a link already
         elif c.key in self.links and type(message) in HANDLERS:
             HANDLERS[type(message)](self, c, message, now)
+        elif self.moving.keeps(c.key) and type(message) in HANDLERS:
+            if type(message) in (
+                native.Credit,
+                native.Heartbeat,
+                native.Error,
+                peers.Left,
+                *REPLIES,
+            ):
+                HANDLERS[type(message)](self, c, message, now)  # what is wanted matters no more
         elif type(message) in HANDLERS and c.state is PEERED:
             pass  # from before the other end heard that this is no link
         else:
@@ -265,12 +292,43 @@ class Network:
     def _interests(self, c: Connection, message: peers.Interests, now: Now) -> None:
         self._listening.interests(c, message)
 
-    def _leaving(self, c: Connection, message: peers.Leaving, now: Now) -> None:
-        self._listening.leaving(c, message, now)
+    def _behind(self, c: Connection, message: InPlace, now: Now) -> None:
+        self._listening.behind(c, message, now)
+
+    def _asked(self, c: Connection, message: Any, now: Now) -> None:
+        self._replying.heard(c, message, now)
+
+    def _settled(self, now: Now) -> bool:
+        """Whether all that neighbours want is known, as far as can be told."""
+        late = now.ns - UNHEARD_NS
+        return now.ns >= self._shaken_ns and all(ns < late for ns in self._unheard.values())
 
     def _complete(self, c: Connection, now: Now) -> None:
         """A neighbour has said all that it wants."""
+        self._unheard.pop(c.key, None)
+        self.grafting.complete(c.key, now.ns)
         self.departure.complete(c, now)
+        self.moving.complete(c, now)
+
+    def _in_place(self, c: Connection, message: InPlace, now: Now) -> None:
+        """What stood behind interests, after these."""
+        if isinstance(message, peers.Leaving):
+            self._is_left(c, message, now)
+            return
+        if isinstance(message, peers.Reroute):
+            most = max((len(self._router.held(key)) for key in self.links), default=0)
+            if most + len(message.given) > self._limits.link_filters:
+                text = f"too many filters are rerouted (limit link_filters: {most} are there)"
+                raise WorldError("limit-exceeded", text)
+        self._trace("heard", c, message)
+        self.grafting.heard(c.key, graft_message(message), now.ns)
+        if isinstance(message, peers.Flush):
+            self.moving.flushed(message.rid, now)
+        self._stirred = True
+
+    def _trace(self, what: str, c: Connection, message: Any) -> None:
+        kind = native.KINDS[type(message)].name
+        self._effects.append(Note("debug", f"{c.who}: {what} {kind} {message.rid.hex()[:8]}"))
 
     def _is_left(self, c: Connection, message: peers.Leaving, now: Now) -> None:
         self.departure.announced(c, message, now)
@@ -279,6 +337,19 @@ class Network:
 
     def _drained(self, c: Connection, message: peers.Drained | peers.Left, now: Now) -> None:
         self.departure.drained(c, now)
+        if isinstance(message, peers.Left):
+            self.moving.left(c, now)
+
+    def _moves(self, c: Connection, message: peers.Moving | peers.Ready, now: Now) -> None:
+        self._trace("heard", c, message)
+        self.moving.handle(c, message, now)
+
+    def _release(self, c: Connection, message: peers.Release, now: Now) -> None:
+        self.moving.release(c, message, now)
+
+    def _homes(self, c: Connection, message: peers.Homes | peers.Home, now: Now) -> None:
+        if self.custody is not None:
+            self.custody.handle(c, message, now)
 
     def _credit(self, c: Connection, message: native.Credit, now: Now) -> None:
         self._outflow.credit(c, message, now)
@@ -307,12 +378,16 @@ class Network:
         if self.forwarding.feeding:
             self.forwarding.feeding = self._router.feed(FED_AT_ONCE)
             self._stirred = True
-        if self._stirred:
+        if self._stirred or self.moving.stirred:
+            self.moving.stirred = False
             self._announce(now)
+        if self.moving:
+            self.moving.work(now)
         self._schedule(now)
 
     def _announce(self, now: Now) -> None:
         """Tell the links what they have to know, as far as it is worked out."""
+        self.grafting.tick(now.ns)
         for key, add, remove, synced in self.forwarding.announce(now.ns):
             c = self.links.get(key)
             if c is not None:
@@ -321,8 +396,21 @@ class Network:
                 self._counters["interests_bytes_sent"] += sum(map(len, frames))
                 self._counters["interests_filters_sent"] += len(add) + len(remove)
                 self._outflow.send_encoded(c, frames, now)
-        self._forwarding_ns = self.forwarding.next_ns
+        for key, message in self.forwarding.said():
+            frame = graft_frame(message)
+            if type(frame) in (peers.Flush, peers.Restored):  # they say that messages are past
+                self.moving.when_safe(partial(self._say_in_place, key, frame), now)
+            elif key in self.links:
+                self._trace("said", self.links[key], frame)
+                self._outflow.send(self.links[key], frame, now)
+        times = [ns for ns in (self.forwarding.next_ns, self.grafting.next_ns) if ns is not None]
+        self._forwarding_ns = min(times, default=None)
         self._stirred = self._forwarding_ns is not None and self._forwarding_ns <= now.ns
+
+    def _say_in_place(self, key: int, frame: peers.Flush | peers.Restored, now: Now) -> None:
+        if key in self.links:
+            self._trace("said", self.links[key], frame)
+            self._outflow.send_in_place(self.links[key], frame, now)
 
     def _perform(self, now: Now) -> None:
         """Do what the overlay wants."""
@@ -375,7 +463,7 @@ class Network:
 
     def _hang_up(self, action: actions.HangUp, now: Now) -> None:
         c = self._connections.get(action.key)
-        if c is not None and c.state is not CLOSING:
+        if c is not None and c.state is not CLOSING and not self.moving.keeps(c.key):
             c.ending = "link-lost"
             self._outflow.close(c, action.reason, now)
 
@@ -387,9 +475,14 @@ class Network:
         c.source.outlet = c.outlet
         c.outlet.slow = self._outflow.near_credit(c.session.delivery)
         self.links[c.key] = c
+        self._unheard[c.key] = now.ns
         self._watch()
+        if self.custody is not None:
+            self.custody.linked(c, now)
         self.departure.added(c)
-        self.forwarding.added(c.key, action.rid, now.ns)
+        leading = self.overlay.standing()[0] == c.key
+        path = self.moving.linked(c, action.rid, now)
+        self.grafting.added(c.key, c.node, action.rid, now.ns, leading, path)
         self._stirred = True
         self._effects.append(Note("info", f"{c.who} is a neighbour"))
 
@@ -406,7 +499,8 @@ class Network:
         self._stirred = True
 
     def _removed(self, action: actions.Removed, now: Now) -> None:
-        self._ended(action.key, b"", True, now)
+        if not self.moving.removed(action.key):
+            self._ended(action.key, b"", True, now)
 
     def _dead(self, action: actions.Dead, now: Now) -> None:
         self._ended(action.key, action.rid, False, now)
@@ -419,10 +513,15 @@ class Network:
         if key in self.departure.ghosts and self.departure.ghosts[key].closed:
             return  # it stays for a while
         del self.links[key]
+        if self.custody is not None:
+            self.custody.unlinked(key)
+        self._unheard.pop(key, None)
+        if not planned:
+            self._shaken_ns = now.ns + self._deferral_ns
         self.departure.forget(key)
         self._effects.append(Note("info", f"{c.who} is no neighbour any more"))
         self._router.dismiss(key)
-        self.forwarding.lost(key, rid, planned, now.ns)
+        self.grafting.lost(key, rid, planned, now.ns)
         self._stirred = True
         c.ending = "left" if planned else "link-lost"
         if c.state is not CLOSING and key in self._connections:
@@ -446,6 +545,8 @@ class Network:
         """This node's place in the tree, to look at."""
         found = self.operating.topology()
         handed_over = self.departure.handed_over
+        found["routing"] |= {"grafting": dict(self.grafting.counts)}
+        found["moves"] = dict(self.moving.counts)
         return {**found, "address": self.address, "handed_over": handed_over, **self._counters}
 
 
@@ -462,14 +563,22 @@ def _completed(address: str, seen: str) -> str:
     return seen.rpartition(":")[0] + address
 
 
+REPLIES = (questions.Reply, questions.Counted, questions.Ended)
 HANDLERS: dict[type[Any], Any] = {
+    **dict.fromkeys((questions.Question, questions.Withdrawn, *REPLIES), Network._asked),
     peers.Interests: Network._interests,
     native.Credit: Network._credit,
     native.Heartbeat: Network._heartbeat,
     native.Error: Network._error,
-    peers.Leaving: Network._leaving,
+    peers.Leaving: Network._behind,
+    **dict.fromkeys(GRAFTS, Network._behind),
     peers.Drained: Network._drained,
     peers.Left: Network._drained,  # and its connection ends now
+    peers.Moving: Network._moves,
+    peers.Ready: Network._moves,
+    peers.Release: Network._release,
+    peers.Homes: Network._homes,
+    peers.Home: Network._homes,
 }
 PERFORM: dict[type[Any], Any] = {
     actions.Send: Network._send,

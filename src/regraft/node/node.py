@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
@@ -16,7 +15,10 @@ from regraft.limits import CHUNK_BYTES, Limits
 from regraft.model.identity import Identity
 from regraft.node.administration import Administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, PEERED, PREFACE, Connection
+from regraft.node.consigning import REFUSE
+from regraft.node.contexts import Contexts
 from regraft.node.control import Control
+from regraft.node.custody import Custody
 from regraft.node.deadlines import Deadlines
 from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
 from regraft.node.event import (
@@ -37,10 +39,14 @@ from regraft.node.event import (
     Tick,
     Unsent,
 )
+from regraft.node.groups import Groups
+from regraft.node.looking import Looking
 from regraft.node.network import Joining, Network
 from regraft.node.outflow import DISK, Outflow
+from regraft.node.replying import Replying
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Retained, Storage
+from regraft.node.transactions import Transactions
 from regraft.session.window import Window
 from regraft.wire import native, table
 from regraft.wire.native import Kind
@@ -90,6 +96,7 @@ class Node:
     ) -> None:
         self.identity = identity
         self._limits = limits
+        self._authorize = authorize
         self._connections: dict[int, Connection] = {}
         self._effects: list[Effect] = []
         self._deadlines = Deadlines()
@@ -98,14 +105,19 @@ class Node:
         self._waiting: dict[int, Connection] = {}  # with more control frames than go into one step
         self._room = 0  # for control frames, in this turn
         self._awake = False  # a moment to go on with that is set
-        self._opened = 0
-        self._failures: dict[str, int] = {}
         self._kept = 0  # messages that were recorded, when somebody was last looked at
         self._storage: Storage | None = None
         self._network: Network | None = None
+        self._custody: Custody | None = None
         self._random = random
         self._router = Router(limits, authorize)
         self._outflow = Outflow(self._connections, self._effects, self._deadlines, limits)
+        self._groups = Groups(self._router, self._outflow, self._connections, limits)
+        self._contexts = Contexts(limits)
+        self._router.lane.constrain = self._contexts.narrow
+        self._replying = Replying(
+            *(self._router, self._outflow, self._connections, self._deadlines, limits, random)
+        )
         self._control = Control(
             identity,
             limits,
@@ -116,12 +128,32 @@ class Node:
             self._deadlines,
             authorize,
             self.report,
+            self._groups,
+            self._replying,
+            self._contexts,
+        )
+        self._looking = Looking(
+            *(identity, self._connections, self._router, self._outflow, self._groups),
+            *(self._replying, self._contexts, self._control),
         )
 
+    def load_rules(self, text: str, name: str) -> None:
+        """Send messages of a type where these rules say; LocalError if they are wrong."""
+        self._groups.load(text, name)
+
     def keep(
-        self, journal: Journal, streams: Sequence[Retained], now: Now, confirm_early: bool = False
+        self,
+        journal: Journal,
+        streams: Sequence[Retained],
+        now: Now,
+        confirm_early: bool = False,
+        when_away: str = REFUSE,
+        split_commits: bool = False,
     ) -> None:
-        """Have a journal from now on, that retains these streams. `confirm_early` is a bug."""
+        """Have a journal from now on, that retains these streams.
+
+        `confirm_early` and `split_commits` are bugs.
+        """
         self._storage = self._control.storage = Storage(
             journal,
             self._router,
@@ -137,7 +169,26 @@ class Node:
         self._control.administration = Administration(
             self._storage.mailroom, self._router, self._limits, self.identity.name
         )
+        self._custody = self._new_custody(now, when_away)
+        self._control.transactions = Transactions(
+            self._storage,
+            self._router,
+            self._outflow,
+            self._deadlines,
+            self._effects,
+            self._limits,
+            self._authorize,
+            split_commits,
+        )
         self._storage.tick(now)
+
+    def _new_custody(self, now: Now, when_away: str = REFUSE) -> Custody:
+        made = Custody(
+            *(self.identity, self._storage, self._router, self._outflow, self._effects),
+            *(self._deadlines, self._limits, now, when_away),
+        )
+        self._control.custody = made
+        return made
 
     def hand_over(self, now: Now) -> None:
         """There is a process beside the node from now on, to which connections may be given."""
@@ -159,8 +210,21 @@ class Node:
             self._gone,
             lambda reason, now: self._on_stop(Stop(reason), now),
             self._fail,
+            self._replying,
         )
+        self._network.moving.when_safe = self._network.departure.when_safe = self._when_safe
+        if self._custody is None:
+            self._custody = self._new_custody(now)
+        self._network.custody = self._custody
+        self._custody.join(self._network.links, joining.bugs)
+        self._contexts.bugs = joining.bugs
         self._network.start(now)
+
+    def _when_safe(self, action: Callable[[Now], None], now: Now) -> None:
+        if self._storage is None:
+            action(now)
+        else:
+            self._storage.when_safe(action, now, action)
 
     def step(self, events: Sequence[Event], now: Now) -> list[Effect]:
         """Take in what happened, in order; what should be done comes back, in order."""
@@ -172,11 +236,18 @@ class Node:
                 self._received(event, event is events[-1], now)
             else:
                 HANDLERS[type(event)](self, event, now)
+        if self._router.lane.unplaced:
+            self._groups.place(now)
+        if self._custody is not None:
+            self._custody.end(now)
+        if self._replying.stirred:
+            self._replying.work(now)
         if storage is not None:
             storage.end(now)
         if self._network is not None:
             self._network.end(now)
-        if (self._waiting or self._router.leaving) and not self._awake:
+        busy = self._waiting or self._router.leaving or (storage is not None and storage.stirred)
+        if busy and not self._awake:
             self._awake = True
             self._deadlines.add(now.ns, "work", 0)
         if self._deadlines.earlier:
@@ -210,7 +281,7 @@ class Node:
         window = Window(self._limits.window_messages, self._limits.window_bytes_first)
         c = Connection(key, peer, Source(key), Outlet(key), window, now.ns, now.ns, now.ns)
         self._connections[key] = c
-        self._opened += 1
+        self._looking.opened += 1
         if len(self._connections) > self._limits.connections:
             limit = f"{self._limits.connections} connections (limit connections)"
             self._fail(c, WorldError("too-many-connections", f"this node takes {limit}"), now)
@@ -272,7 +343,7 @@ class Node:
     def _fail(self, c: Connection, error: RegraftError, now: Now) -> None:
         """End a connection with the reason."""
         name = error.code.name
-        self._failures[name] = self._failures.get(name, 0) + 1
+        self._looking.failures[name] = self._looking.failures.get(name, 0) + 1
         self._effects.append(Note("info", f"{c.who}: {error}"))
         c.ending = name
         self._outflow.send(c, native.Error.of(error), now)
@@ -324,6 +395,8 @@ class Node:
         self._awake = False
         if self._router.leaving:
             self._router.sweep()
+        if self._storage is not None and self._storage.stirred:
+            self._storage.stir(now)
         for c in self._waiting.values():  # the one that waits for longest
             del self._waiting[c.key]
             data, c.untaken = memoryview(c.untaken), b""
@@ -420,7 +493,8 @@ class Node:
         kept = storage is not None and bool(storage.keeper.waiting)
         dirty = self._router.lane.take_dirty()
         if dirty:  # some of what is kept may be handed on, to the same outlets, before this ends
-            self._outflow.deliver(dirty, c, last and not kept, now)
+            answers = self._outflow.inward or (c.node and storage is not None)  # so may answers
+            self._outflow.deliver(dirty, c, last and not kept and not answers, now)
         if storage is not None and kept:
             c.unsafe = storage.journal.recorder.position
         if storage is not None and storage.keeper.kept != self._kept:
@@ -449,12 +523,20 @@ class Node:
                 self._storage.mailroom.boxes.overdue(key, now)
             elif what == "delayed" and self._storage is not None:
                 self._storage.mailroom.delays.due(now)
+            elif what == "custody" and self._custody is not None:
+                self._custody.tick(now)
+            elif what == "transaction" and self._control.transactions is not None:
+                self._control.transactions.overdue(key, now)
             elif what == "network" and self._network is not None:
                 self._network.tick(now)
             elif what == "depart":
                 self._see_departure(now, late=True)
             elif what == "leave" and self._network is not None:
                 self._network.departure.time_is_up(now)
+            elif what == "move" and self._network is not None:
+                self._network.moving.tick(now)
+            elif what == "question":
+                self._replying.due(now)
             elif what == "ghost" and self._network is not None:
                 self._network.departure.tick(key, now)
             c = self._connections.get(key)
@@ -529,32 +611,7 @@ class Node:
 
     def report(self, what: str, rows_max: int) -> dict[str, Any]:
         """What `regraft inspect` shows: "node", "connections", "subscriptions" or "index"."""
-        rows: list[dict[str, Any]] = []
-        total = 0
-        if what == "connections":
-            total = len(self._connections)
-            rows = [_row(c) for c in islice(self._connections.values(), rows_max)]
-        elif what == "subscriptions":
-            total = self._router.size
-            rows = list(islice(self._router.rows(), rows_max))
-        elif what == "index":
-            return self._router.describe_index(rows_max)
-        elif what == "topology":
-            return self.topology()
-        elif what == "journal" and self._storage is not None:
-            found = self._storage.mailroom.rows()
-            shown = found[:rows_max]
-            counters = self._storage.snapshot()
-            return {**counters, "rows": shown, "total": len(found), "shown": len(shown)}
-        elif what == "node":
-            identity = self.identity
-            return {
-                "id": identity.hex,
-                "name": identity.name,
-                "incarnation": identity.incarnation,
-                **self.snapshot(),
-            }
-        return {"rows": rows, "total": total, "shown": len(rows)}
+        return self._looking.report(what, rows_max)
 
     def topology(self) -> dict[str, Any]:
         """The node's place in the network."""
@@ -564,53 +621,18 @@ class Node:
         """The connections to the parent and to the children: the least that a checker needs."""
         return self._network.overlay.standing() if self._network is not None else (None, ())
 
+    @property
+    def custody_topic(self) -> str:
+        """Where other nodes reach this one about messages that are kept; "" without a journal."""
+        return self._custody.topic if self._custody is not None else ""
+
     def interests(self) -> dict[str, Any]:
         """What is wanted here, what neighbours want, and what they were told."""
         return self._network.operating.interests() if self._network is not None else {}
 
     def snapshot(self) -> dict[str, Any]:
         """What the node holds and has done, for people and for tests."""
-        lane = self._router.lane
-        kept = self._storage.keeper if self._storage is not None else None
-        return {
-            "connections": len(self._connections),
-            "connections_opened": self._opened,
-            "sessions": len(self._control.clients),
-            "subscriptions": self._router.size,
-            "messages": lane.messages,
-            "bytes": lane.size,
-            "deliveries": lane.deliveries + (kept.deliveries if kept else 0),
-            "delivered_bytes": lane.delivered + (kept.delivered if kept else 0),
-            "forwarded": lane.forwarded + (kept.forwarded if kept else 0),
-            "repeated": lane.repeated,
-            "untaken": lane.untaken + (kept.untaken if kept else 0),
-            "refused": lane.refused,
-            "expired": lane.expired,
-            "dropped": dict(self._outflow.dropped),
-            "failures": dict(self._failures),
-            "queued_bytes": self._outflow.queued,
-        }
-
-
-def _row(c: Connection) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "connection": c.key,
-        "peer": c.peer,
-        "state": c.state.name.lower(),
-        "published": c.source.messages,
-        "held": c.held,
-        "unsent_bytes": c.unsent,
-    }
-    if c.session is not None:
-        delivery = c.session.delivery
-        row |= {
-            "client": c.session.client_id,
-            "delivered": delivery.sent_messages,
-            "queued": delivery.backlog.messages,
-            "dropped": delivery.dropped_total,
-            "stalled": delivery.stalled,
-        }
-    return row
+        return self._looking.snapshot()
 
 
 HANDLERS: dict[type[Any], Callable[[Node, Any, Now], None]] = {

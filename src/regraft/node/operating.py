@@ -10,9 +10,12 @@ from regraft.errors import LocalError
 from regraft.model.identity import Identity
 from regraft.node.connection import Connection
 from regraft.node.event import Now
+from regraft.node.moving import Moving
 from regraft.node.router import Router
 from regraft.overlay.lstree import LSTree
 from regraft.routing.forwarding import Forwarding
+
+WAY_MAX = 256  # nodes that a move may pass
 
 
 class Operating:
@@ -27,6 +30,7 @@ class Operating:
         links: dict[int, Connection],
         own: set[str],
         leave: Callable[[str], None],
+        moving: Moving,
     ) -> None:
         self._identity = identity
         self._overlay = overlay
@@ -35,6 +39,7 @@ class Operating:
         self._links = links
         self._own = own  # addresses that lead to this node
         self._leave_for = leave
+        self._moving = moving
 
     def command(self, what: str, data: bytes, now: Now) -> dict[str, Any]:
         """Do what somebody wants; what is to be said about it."""
@@ -75,6 +80,21 @@ class Operating:
             raise LocalError("not-a-neighbour", f"{wanted!r} {text}; regraft inspect topology")
         self._overlay.detach(bytes.fromhex(found[0]), now.ns)
         return {"node": found[0]}
+
+    def _link_move(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
+        address, way = arguments.get("address"), arguments.get("way")
+        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
+            raise LocalError("bad-address", "link-move needs an address: host:port")
+        try:
+            ids = tuple(bytes.fromhex(one) for one in way or ())
+        except (TypeError, ValueError):
+            ids = ()
+        if not 2 <= len(ids) <= WAY_MAX or any(len(one) != 16 for one in ids):
+            raise LocalError(
+                "bad-message", f"link-move needs a way: 2 to {WAY_MAX} ids, from parent to parent"
+            )
+        self._moving.begin(address, ids, now)
+        return {"address": address}
 
     def _leave(self, arguments: dict[str, Any], now: Now) -> dict[str, Any]:
         self._leave_for("somebody told it to leave")
@@ -126,5 +146,6 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
 COMMANDS: dict[str, Callable[[Operating, dict[str, Any], Now], dict[str, Any]]] = {
     "link-add": Operating._link_add,
     "link-remove": Operating._link_remove,
+    "link-move": Operating._link_move,
     "leave": Operating._leave,
 }

@@ -22,6 +22,7 @@ from regraft.wire import native
 
 ALL = -1  # in `blocked_on`: not one subscriber is full, but the node's whole memory for them
 DISK = -2  # and: so much is on its way to the disk
+INWARD = -3  # the key of an outlet: what other nodes say to this one about messages
 WINDOW_BYTES_MIN = 16 * 1024  # however many publishers share
 MESSAGE_BYTES_MIN = native.HEADER_BYTES + 3  # a topic of one letter
 
@@ -48,6 +49,7 @@ class Outflow:
         self.publishers = 0
         self.queued = 0  # bytes in all backlogs
         self.dropped: dict[str, int] = {}  # deliveries that were not made, by reason
+        self.inward: list[bytes] = []  # frames for this node itself
 
     # ------------------------------------------------------------ frames of our own
 
@@ -65,10 +67,14 @@ class Outflow:
 
     def send_in_place(self, c: Connection, message: native.Control, now: Now) -> None:
         """Send a control frame behind what waits."""
+        self.send_encoded_in_place(c, native.encode(message), now)
+
+    def send_encoded_in_place(self, c: Connection, frame: bytes, now: Now) -> None:
+        """The same, of a frame that is encoded already."""
         if c.session is not None and c.session.delivery.backlog:
-            c.session.delivery.backlog.put_control(native.encode(message))
+            c.session.delivery.backlog.put_control(frame)
         else:
-            self.send(c, message, now)
+            self.send_encoded(c, [frame], now)
 
     def _write(
         self, c: Connection, pieces: list[bytes | memoryview], now: Now, report: bool = False
@@ -98,6 +104,9 @@ class Outflow:
         """Pass on what was gathered for these outlets from this publisher, if it is still there."""
         for outlet in dirty:
             c = self._connections.get(outlet.key)
+            if outlet.key == INWARD:
+                self.inward.append(b"".join(outlet.gather(False)))
+                continue
             if c is None or c.state is CLOSING or c.lost:  # it left while they were on their way
                 self._count_dropped(outlet.messages, "disconnected")
                 outlet.gather(True)

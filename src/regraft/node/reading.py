@@ -15,12 +15,17 @@ from typing import NamedTuple
 from regraft.journal.journal import Journal
 from regraft.journal.requests import ReadJournal
 from regraft.journal.streams import Stream
-from regraft.kernels.records import FOUND, SHORT, ZERO, whole_until
-from regraft.kernels.replay import CLOSED, LATER, Reader
+from regraft.kernels.records import FOUND, SHORT, ZERO
+from regraft.kernels.replay import CLOSED, LATER, Reader, whole_until
 from regraft.node.effect import Effect
 from regraft.node.event import JournalRead, Now
 
-READ_BYTES = 1 << 20  # of a segment, at a time
+READ_BYTES = 1 << 20  # of a segment, at a time;
+SPARSE_BYTES = 16 * 1024  # if it is known that there are only a
+FEW = 16  # messages before the next one that is far,
+FAR_BYTES = 512 * 1024  # which is so far: to walk over less takes less time than to look again;
+CROWDED_BYTES = 64 * 1024  # and while all readings together hold more than
+HELD_BYTES = 256 << 20  # this
 FOREVER = 1 << 62  # a sequence that is never reached
 AWAY = 0  # a ticket: nothing is being read; those of readings are below, of others above it
 NOWHERE = -1  # a position: not found yet
@@ -53,7 +58,8 @@ class Reading:
     ahead_at: int = 0  # its position
     ahead_size: int = 0
     ahead: tuple[int, bytes] = NOTHING  # and what it brought
-    want: int = field(default_factory=lambda: READ_BYTES)
+    need: int = 0  # bytes of the record at hand, if it did not fit
+    sparse: bool = False  # what follows is others', for long
     idle: bool = False  # it has read all that is persisted,
     within: bool = False  # but for the beginning of a record, or it went back since
     past_end: bool = False  # what follows is too new for it
@@ -80,11 +86,13 @@ class Readings:
     reading: dict[int, Reading] = field(default_factory=dict)  # by ticket
     lost: dict[Reading, None] = field(default_factory=dict)  # to be located
     idle: dict[int, dict[Reading, None]] = field(default_factory=dict)  # by stream: have read all
+    held: int = 0  # bytes that were read and are not done with, all in all
     last_ticket: int = 0
 
     def end(self, reading: Reading) -> None:
         """Read no more."""
         reading.over = True
+        self._keep(reading, NOTHING, NOTHING)
         self.reading.pop(reading.ticket, None)
         self.reading.pop(reading.ahead_ticket, None)
         self.lost.pop(reading, None)
@@ -105,6 +113,7 @@ class Readings:
     def _rest(self, reading: Reading, within: bool = False) -> None:
         reading.idle = True
         reading.within = within
+        self._keep(reading, NOTHING, NOTHING)  # what comes next is not in there
         self.idle.setdefault(reading.stream.number, {})[reading] = None
 
     def _rouse(self, reading: Reading) -> None:
@@ -127,6 +136,7 @@ class Readings:
         if self.has_read_all(reading):
             self._rest(reading)
             return None
+        self._leap(reading)
         if reading.position == NOWHERE and not self._locate(reading):
             self.lost[reading] = None
             return None
@@ -137,6 +147,21 @@ class Readings:
         if found is None and not self._is_coming(reading):
             self._read(reading, now)
         return found
+
+    def _leap(self, reading: Reading) -> None:
+        """Pass over what others got, if it is known where the next message is."""
+        if reading.from_us and reading.position == NOWHERE:
+            return
+        slot, sequence = reading.stream.slot, reading.next_sequence
+        place = self.journal.recorder.recent(slot, sequence)
+        near = self.journal.recorder.far(slot, sequence, FAR_BYTES) - sequence
+        reading.sparse = place >= 0 and near <= FEW
+        reading.position = max(reading.position, place)
+
+    def let_go(self, reading: Reading) -> None:
+        """Its subscriber takes no more now: if many hold much, it does not keep what was read."""
+        if self.held > HELD_BYTES and reading.ticket == AWAY:
+            self._keep(reading, NOTHING, NOTHING)
 
     def rests(self, reading: Reading) -> bool:
         """Whether there is nothing to be read; `go_on` comes when there is."""
@@ -173,7 +198,7 @@ class Readings:
         position = reading.position = self.journal.forward(reading.position)
         found = self.journal.tail.find(position)
         if found is not None:
-            self._hold(reading, NOTHING)
+            self._hold(reading, NOTHING, sure=True)
             return Found(found.first, found.offset, found.view)
         if not _holds(reading.chunk, position):
             if not _holds(reading.ahead, position):
@@ -187,11 +212,14 @@ class Readings:
         view = memoryview(data)[position - base : end - base]
         return Found(segment[0], position - segment[0], view)
 
-    def _hold(self, reading: Reading, chunk: tuple[int, bytes]) -> None:
+    def _hold(self, reading: Reading, chunk: tuple[int, bytes], sure: bool = False) -> None:
         """Go on with these bytes; what was read ahead of others is of no use any more."""
-        reading.chunk = chunk
-        reading.ahead = NOTHING
-        reading.reader.distrust()
+        self._keep(reading, chunk, NOTHING)
+        reading.reader.distrust(sure)
+
+    def _keep(self, reading: Reading, chunk: tuple[int, bytes], ahead: tuple[int, bytes]) -> None:
+        self.held += len(chunk[1]) + len(ahead[1]) - len(reading.chunk[1]) - len(reading.ahead[1])
+        reading.chunk, reading.ahead = chunk, ahead
 
     def _read(self, reading: Reading, now: Now) -> None:
         """Ask the disk for what is persisted by now; what stands behind it may change."""
@@ -200,7 +228,10 @@ class Readings:
             reading.fail(f"position {reading.position} is not there", now)
             return
         self._hold(reading, (reading.position, b""))
-        reading.ticket, _ = self._ask(reading, segment, reading.position, reading.want)
+        most = SPARSE_BYTES if reading.sparse else READ_BYTES
+        if self.held > HELD_BYTES:
+            most = min(most, CROWDED_BYTES)
+        reading.ticket, _ = self._ask(reading, segment, reading.position, max(most, reading.need))
 
     def _ask(
         self, reading: Reading, segment: tuple[int, int], position: int, most: int
@@ -222,6 +253,8 @@ class Readings:
         base, data = reading.chunk
         at = reading.position - base
         if reading.ahead_ticket != AWAY or reading.ahead[1] or not reading.ahead_allowed:
+            return
+        if reading.sparse or self.held > HELD_BYTES:
             return
         if not len(data) // 2 <= at < len(data):
             return
@@ -250,11 +283,11 @@ class Readings:
         if event.ticket == reading.ahead_ticket:
             reading.ahead_ticket = AWAY
             if event.data and not event.error:  # else it is read again, and then it counts
-                reading.ahead = (reading.ahead_at, event.data)
+                self._keep(reading, reading.chunk, (reading.ahead_at, event.data))
             reading.go_on(now)
             return True
         reading.ticket = AWAY
-        reading.chunk = (reading.chunk[0], event.data)
+        self._keep(reading, (reading.chunk[0], event.data), reading.ahead)
         gone = self.journal.forward(reading.position) > reading.position  # dropped meanwhile
         if (event.error or not event.data) and not gone:
             at = f"nothing is at position {reading.position}"
@@ -282,6 +315,8 @@ class Readings:
         first, offset, view = found
         reader = reading.reader
         reader.base = offset
+        slot = reading.stream.slot
+        until = min(until, self.journal.recorder.far(slot, reading.next_sequence, FAR_BYTES))
         at = reader.fill(
             view,
             0,
@@ -298,6 +333,7 @@ class Readings:
             return self._need_more(reading, -1 - at, len(view), now)
         reading.position = first + offset + at
         reading.next_sequence = reader.next_sequence
+        reading.need = 0
         closed = reader.status == CLOSED
         if reader.status == ZERO:  # what is left of one that was closed without an INDEX
             closed = first != self.journal.recorder.first
@@ -317,8 +353,8 @@ class Readings:
         if need <= had:
             reading.fail(f"the record at position {reading.position} is damaged", now)
             return False
-        reading.want = max(READ_BYTES, need)
-        reading.chunk = NOTHING
+        reading.need = need
+        self._keep(reading, NOTHING, reading.ahead)
         if _holds(reading.ahead, reading.position):
             return True
         if not self._is_coming(reading):

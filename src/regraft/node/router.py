@@ -14,18 +14,22 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from regraft.errors import CODES, LocalError
-from regraft.kernels.lane import Lane, Source
+from regraft.kernels.lane import OVERRIDE, Lane, Source
 from regraft.kernels.matching import Index
 from regraft.kernels.outlet import Outlet, Route
 from regraft.kernels.plan import Plan
 from regraft.kernels.takers import PASSING, Choice, Takers
 from regraft.limits import Limits
+from regraft.model.rules import MEMBER_TOPIC, TYPE_TOPIC
+from regraft.model.topic_cover import pattern_overlaps
 from regraft.model.topics import check_topic, matches
 
 Authorize = Callable[[str, str, str], bool]  # (principal, action, topic) -> yes or no
 Watch = Callable[[bool, str, bool, str], None]  # (more or less, pattern, exact, selector)
 _NONE: dict[int, int] = {}
 NODE = "$node"  # the principal of what the node itself publishes
+PEERS = (NODE, "node")  # and of other nodes
+CUSTODY = "$custody/"  # + the id of a journal: what nodes say to each other about messages
 REMOVED_AT_ONCE = 100  # subscriptions of those who are gone, in one step
 
 
@@ -56,6 +60,8 @@ class Router:
         self._principals: dict[int, str] = {}
         self._held: dict[int, dict[int, int]] = {}  # key -> id -> subscription, as takers know it
         self._kept: dict[int, tuple[int, int]] = {}  # by slot: outlet, subscription
+        self._told_kept: set[int] = set()  # those of them that neighbours are told of, by slot
+        self._away: dict[int, tuple[int, dict[int, int]]] = {}  # by slot: outlet, subscriptions
         self._routes: dict[bytes, Route] = {}
         self._shared: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Route] = {}
         self._topics_seen = 0
@@ -65,15 +71,23 @@ class Router:
         self._left_over = 0  # subscriptions of those
         self._watch: Watch | None = None  # told what is wanted here, and what no more
         self._unwatched: dict[int, None] = {}  # what it was not told of yet, as takers know it
+        self._entered: dict[int, bool] = {}  # subscriptions that rules made; whether it is told
         self._persistent: list[tuple[str, bool]] = []  # topics where everything is kept
+        self._nobody = Route([])  # for messages of a type that has no rule
+        self._nobody.reports = True
+        self.on_member: Callable[[bool, str], None] | None = None  # elsewhere: one more, one less
+        self.override: Callable[[bytes], Route] | None = None  # asked about rules in a message
+        self.on_dismiss: Callable[[int], None] | None = None  # told of connections that are gone
         self._refused = {
-            name: Route([], refusal=CODES[name].number) for name in ("bad-topic", "not-authorized")
+            name: Route([], refusal=CODES[name].number)
+            for name in ("bad-topic", "not-authorized", "not-supported")
         }
 
     @property
     def size(self) -> int:
         """How many subscriptions of sessions there are."""
-        kept = len(self._kept) + self._left_over
+        kept = len(self._kept) + self._left_over + len(self._entered)
+        kept += sum(len(numbers) for _, numbers in self._away.values())
         return self._takers.count - kept - sum(self._links.values())
 
     @property
@@ -120,6 +134,8 @@ class Router:
                 self._takers.dismiss(number)
         self._principals.pop(key, None)
         self._links.pop(key, None)
+        if self.on_dismiss is not None:
+            self.on_dismiss(key)
 
     def sweep(self, budget: int = REMOVED_AT_ONCE) -> None:
         """Remove some of what is left of those who are gone."""
@@ -165,26 +181,115 @@ class Router:
             self.index.set_links(filter, self._takers.links_of(filter))
         if key in self._links:
             self._links[key] += 1
+            if self.on_member is not None and pattern.startswith(MEMBER_TOPIC):
+                self.on_member(True, pattern)
         elif self._watch is not None:
             self._watch(True, *self._describe(filter))
         self._changed(plan is None)
 
+    def admit_group(self, outlet: Outlet) -> int:
+        """A group takes messages from now on, as an outlet that stands for it; its number."""
+        return self._takers.admit(outlet)
+
+    def dismiss_group(self, number: int) -> None:
+        """A group that nothing leads to any more is gone."""
+        self._takers.dismiss(number)
+
+    def number_of(self, key: int) -> int:
+        """The number of somebody's outlet."""
+        return self._numbers[key]
+
+    def enter(
+        self, outlet: int, id: int, pattern: str, exact: bool, plan: Plan | None, told: bool = True
+    ) -> int:
+        """A subscription that nobody has asked for: a rule did. Whether other nodes are told."""
+        filter = self.index.add(plan, pattern.encode(), exact)
+        number = self._takers.add(filter, outlet, id)
+        self._entered[number] = told
+        if self._linked:
+            self.index.set_links(filter, self._takers.links_of(filter))
+        if told and self._watch is not None:
+            self._watch(True, *self._describe(filter))
+        self._changed(plan is None)
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """It is no more."""
+        told = self._entered.pop(number)
+        self._changed(self._let_go(number, not told))
+
+    def leads(self, topic: str) -> bool:
+        """Whether somebody may take messages to this topic."""
+        return not self._work_out(topic.encode()).is_empty()
+
+    def regroup(self) -> None:
+        """Members have come or gone."""
+        self._changed(True)
+
     def keep(self, slot: int, pattern: str, exact: bool, plan: Plan | None) -> None:
-        """Route what matches, if it is persistent, to a stream of the journal."""
+        """Route what matches, if it is persistent, to a stream of the journal.
+
+        Neighbours are not told: other nodes see to it that it gets what is kept there. What is
+        kept here only, by the topic that it is published to, has to find its way, though.
+        """
         outlet = self._takers.admit(Outlet(-1 - slot, slot))
         filter = self.index.add(plan, pattern.encode(), exact)
         self._kept[slot] = outlet, self._takers.add(filter, outlet, 1)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
-        if self._watch is not None:
-            self._watch(True, *self._describe(filter))
+        self._tell_kept(slot)
         self._changed(True)
+
+    def _tell_kept(self, slot: int) -> None:
+        """Tell neighbours of a stream, or no more, as the topics are where everything is kept."""
+        number = self._kept[slot][1]
+        pattern, exact, text = self._describe(self._takers.filter_of(number))
+        told = any(pattern_overlaps(one, pattern, all, exact) for one, all in self._persistent)
+        if told != (slot in self._told_kept):
+            (self._told_kept.add if told else self._told_kept.discard)(slot)
+            if number in self._unwatched:
+                del self._unwatched[number]
+            elif self._watch is not None:
+                self._watch(told, pattern, exact, text)
 
     def release(self, slot: int) -> None:
         """The stream is gone."""
         outlet, number = self._kept.pop(slot)
-        self._let_go(number, False)
+        told = slot in self._told_kept
+        self._told_kept.discard(slot)
+        self._let_go(number, not told)
         self._takers.dismiss(outlet)
+        self._changed(True)
+
+    def keep_known(self, slot: int) -> None:
+        """A stream stands for another node, which has mailboxes."""
+        if slot not in self._away:
+            self._away[slot] = self._takers.admit(Outlet(-1 - slot, slot)), {}
+
+    def keep_more(
+        self, slot: int, number: int, pattern: str, exact: bool, plan: Plan | None
+    ) -> None:
+        """One of them takes this."""
+        self.keep_less(slot, number)
+        outlet, numbers = self._away[slot]
+        filter = self.index.add(plan, pattern.encode(), exact)
+        numbers[number] = self._takers.add(filter, outlet, 1)
+        if self._linked:
+            self.index.set_links(filter, self._takers.links_of(filter))
+        self._changed(True)
+
+    def keep_less(self, slot: int, number: int) -> None:
+        """One of them is no more."""
+        taken = self._away[slot][1].pop(number, None)
+        if taken is not None:
+            self._let_go(taken, True)
+            self._changed(True)
+
+    def release_away(self, slot: int) -> None:
+        """Nothing is kept for that node any more."""
+        for number in list(self._away[slot][1]):
+            self.keep_less(slot, number)
+        self._takers.dismiss(self._away.pop(slot)[0])
         self._changed(True)
 
     def unsubscribe(self, key: int, subscription: int) -> None:
@@ -201,6 +306,10 @@ class Router:
         """A subscription, as takers know it, is no more; whether it had nothing but a topic."""
         filter = self._takers.remove(number)
         only_topic = self.index.text(filter) is None
+        if link and self.on_member is not None:
+            pattern = self.index.topic_of(filter)[0].decode()
+            if pattern.startswith(MEMBER_TOPIC):
+                self.on_member(False, pattern)
         if number in self._unwatched:
             del self._unwatched[number]
         elif self._watch is not None and not link:
@@ -223,7 +332,9 @@ class Router:
         for one in self._leaving:  # what is removed before it is told is never told
             if not one.link:
                 self._unwatched.update(dict.fromkeys(one.subscriptions))
-        self._unwatched.update(dict.fromkeys(number for _, number in self._kept.values()))
+        told = [self._kept[slot][1] for slot in self._told_kept]
+        self._unwatched.update(dict.fromkeys(told))
+        self._unwatched.update(dict.fromkeys(n for n, told in self._entered.items() if told))
 
     def feed(self, most: int) -> bool:
         """Tell some of what was wanted before somebody watched; whether there is more."""
@@ -239,8 +350,11 @@ class Router:
             if key not in self._links:
                 for number in held.values():
                     yield self._describe(self._takers.filter_of(number))
-        for _, number in self._kept.values():
-            yield self._describe(self._takers.filter_of(number))
+        for slot in self._told_kept:
+            yield self._describe(self._takers.filter_of(self._kept[slot][1]))
+        for number, told in self._entered.items():
+            if told:
+                yield self._describe(self._takers.filter_of(number))
         for one in self._leaving:  # neighbours hear of it when it is removed
             if not one.link:
                 for number in one.subscriptions:
@@ -281,12 +395,19 @@ class Router:
 
     def _resolve(self, source: Source, topic: bytes) -> Route:
         """The lane asks for a topic that this source has not used since the last change."""
+        if topic.startswith(OVERRIDE):
+            if self.override is None:
+                return self._refused["not-supported"]
+            return self.override(topic[len(OVERRIDE) :])
         text = topic.decode()
         try:
             check_topic(text)
         except LocalError:
             return self._refused["bad-topic"]
-        if not self._authorize(self._principals.get(source.key, NODE), "publish", text):
+        principal = self._principals.get(source.key, NODE)
+        if text.startswith(CUSTODY) and principal not in PEERS:
+            return self._refused["not-authorized"]
+        if not self._authorize(principal, "publish", text):
             return self._refused["not-authorized"]
         route = self._routes.get(topic)
         if route is None:
@@ -295,6 +416,8 @@ class Router:
             route = self._work_out(topic)
             if any(matches(pattern, text, exact) for pattern, exact in self._persistent):
                 route = route.persisting()
+            if text.startswith(TYPE_TOPIC) and route.is_empty():
+                route = self._nobody
             self._routes[topic] = route
         return route
 
@@ -302,6 +425,8 @@ class Router:
         """What is published to these topics is kept, whatever its publisher says."""
         if patterns != self._persistent:
             self._persistent = patterns
+            for slot in self._kept:
+                self._tell_kept(slot)
             self._changed(True)
 
     def _work_out(self, topic: bytes) -> Route:

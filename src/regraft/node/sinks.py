@@ -203,9 +203,9 @@ class Sinks:
         if made.sink not in sinks:
             spare = max(0, len(sinks) - self._limits.sinks_remembered + 1)
             for sink in [one for one in sinks.values() if not one.parts][:spare]:
-                journal.note_sink(format.SinkGone(sink.name), now.wall_us)
+                journal.note(format.SinkGone(sink.name), now.wall_us)
         try:
-            journal.note_sink(made, now.wall_us)
+            journal.note(made, now.wall_us)
         except RegraftError as error:
             self._end(commit, error, now)
             return
@@ -287,7 +287,7 @@ class Sinks:
         commit.source = commit.publisher = None
 
     def _finish(self, commit: _Commit, now: Now) -> None:
-        self._journal.note_sink(format.SinkApplied(commit.sink, commit.batch), now.wall_us)
+        self._journal.note(format.SinkApplied(commit.sink, commit.batch), now.wall_us)
         self._router.dismiss(commit.key)
         messages = sum(part.messages for part in commit.parts)
 

@@ -1,4 +1,4 @@
-"""What overlay and forwarding say to other nodes, as frames, and the other way round."""
+"""What overlay and routing say to other nodes, as frames, and the other way round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import astuple
 from typing import Any
 
 from regraft.overlay import messages
-from regraft.routing.forwarding import Filter
+from regraft.routing import messages as words
+from regraft.routing.filters import Filter
 from regraft.wire import peers
 
 ANNOUNCED_BYTES = 16_384  # of filters in one frame
@@ -21,6 +22,7 @@ FRAMES: dict[type[Any], type[Any]] = {
     messages.Beacon: peers.Beacon,
 }
 MESSAGES = {frame: message for message, frame in FRAMES.items()}
+GRAFTS = (peers.Flush, peers.Restored, peers.Activate, peers.Reroute, peers.Rerouted)
 
 
 def to_frame(message: Any) -> Any:
@@ -47,6 +49,41 @@ def from_frame(frame: Any) -> Any:
             value = tuple(messages.Candidate(*astuple(one)) for one in value)
         values.append(value)
     return MESSAGES[type(frame)](*values)
+
+
+def graft_frame(message: words.Message) -> Any:
+    """What a reconfiguration says, as it is sent."""
+    match message:
+        case words.Activate(rid, doubtful, route):
+            return peers.Activate(rid, tuple(peers.Wanted(0, *one) for one in doubtful), route)
+        case words.Reroute(rid, given, remove, head, tail):
+            entered = tuple(peers.Wanted(number, *one) for number, one in given)
+            return peers.Reroute(rid, entered, remove, head, tail)
+        case words.Flush():
+            return peers.Flush(*message)
+        case words.Restored():
+            return peers.Restored(*message)
+        case words.Rerouted():
+            return peers.Rerouted(*message)
+
+
+def graft_message(frame: Any) -> words.Message:
+    """What came, as `routing` reads it."""
+    match frame:
+        case peers.Activate():
+            doubtful = tuple(Filter(one.pattern, one.exact, one.selector) for one in frame.doubtful)
+            return words.Activate(frame.rid, doubtful, frame.route)
+        case peers.Reroute():
+            given = tuple(
+                (one.number, Filter(one.pattern, one.exact, one.selector)) for one in frame.given
+            )
+            return words.Reroute(frame.rid, given, frame.remove, frame.head, frame.tail)
+        case peers.Flush():
+            return words.Flush(frame.rid, frame.route, frame.hops, frame.echo)
+        case peers.Restored():
+            return words.Restored(frame.rid)
+        case _:
+            return words.Rerouted(frame.rid, frame.remove)
 
 
 def announcements(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from regraft.errors import CODES, LocalError, RegraftError
 from regraft.journal.journal import Journal
 from regraft.journal.requests import Piece
-from regraft.journal.streams import Publisher
+from regraft.journal.streams import Publisher, Stream
+from regraft.kernels.frame import confirmed as confirmation
 from regraft.kernels.keeper import Keeper
 from regraft.kernels.lane import Source
 from regraft.kernels.windows import Window
@@ -32,6 +34,7 @@ from regraft.node.router import Router
 from regraft.wire import native
 
 TICK_NS = 1_000_000_000
+STIRRED_AT_ONCE = 256  # streams whose readers are told in one step
 
 Action = Callable[[Now], None]
 
@@ -66,8 +69,9 @@ class Storage:
         self._effects = effects
         self._deadlines = deadlines
         self._limits = limits
-        self._confirm_early = confirm_early  # a planted bug, for tests that must find it
+        self.confirm_early = confirm_early  # a planted bug, for tests that must find it
         self._waiting: deque[tuple[int, Action, Action | None]] = deque()
+        self._stirred: dict[Stream, int] = {}  # got more: from which position on
         self._publishers: dict[int, Publisher] = {}  # by connection
         self._refusal = ""
         self._crowded = False  # somebody was refused because too many publish
@@ -117,10 +121,10 @@ class Storage:
             self.mailroom.delays.take(now)
         if self.journal.recorder.used:
             self.journal.flush(now.wall_us)
-        if self._confirm_early:
+        if self.confirm_early:
             self._release_pieces(self.journal.batch, now)
         self.hand_on(now)
-        self._see_refusals()
+        self.see_refusals()
         if self.journal.requests:
             self._effects += self.journal.requests
             self.journal.requests.clear()
@@ -148,10 +152,26 @@ class Storage:
         safe = self.journal.persisted_position
         while self._waiting and self._waiting[0][0] <= safe:
             self._waiting.popleft()[1](now)
-        self.readings.wake(self.journal.touched, now)
-        self.mailroom.wake(self.journal.touched, now)
+        for stream, position in self.journal.touched:
+            self._stirred.setdefault(stream, position)
+        self.stir(now)
         if self._pending_bytes <= self._limits.journal_pending_bytes // 2:
             self._outflow.release(DISK, now)
+
+    @property
+    def stirred(self) -> bool:
+        """Whether there are streams whose readers do not know yet that there is more."""
+        return bool(self._stirred)
+
+    def stir(self, now: Now) -> None:
+        """Tell readers that there is more, of some streams: others must not wait for all of them.
+
+        Whoever had read all goes on where the first of it stands.
+        """
+        for stream in list(islice(self._stirred, STIRRED_AT_ONCE)):
+            touched = [(stream, self._stirred.pop(stream))]
+            self.readings.wake(touched, now)
+            self.mailroom.wake(touched, now)
 
     def hand_on(self, now: Now) -> None:
         """Hand on what need not wait for the disk."""
@@ -174,8 +194,7 @@ class Storage:
                 self._outflow.deliver(dirty, c, False, now)
             confirmed = keeper.take_confirmed()
             if c is not None and c.state is not CLOSING and not c.node:
-                answers = [native.Confirmed(*one) for one in confirmed]
-                self._outflow.send_all(c, answers, now)
+                self._outflow.send_encoded(c, [confirmation(*one) for one in confirmed], now)
 
     def when_safe(self, action: Action, now: Now, otherwise: Action | None = None) -> None:
         """Do it once all that was appended is persisted; `otherwise` if it never will be.
@@ -209,7 +228,7 @@ class Storage:
             self._effects.append(
                 Note("error", f"{event.text}; persistent messages are refused until there is room")
             )
-            self._see_refusals()
+            self.see_refusals()
             self._outflow.release(DISK, now)
         elif what != "persist":
             self._effects.append(Note("warning", event.text))
@@ -222,7 +241,7 @@ class Storage:
             if c is not None and c.state is not CLOSING and not c.node:
                 report = native.Error.of(error, ordinal=ordinal, count=count)
                 self._outflow.send(c, report, now)
-        self._see_refusals()
+        self.see_refusals()
         waiting, self._waiting = self._waiting, deque()
         for _, _, otherwise in waiting:
             if otherwise is not None:
@@ -253,7 +272,7 @@ class Storage:
         self.bulk.tick(now)
         self._deadlines.add(now.ns + TICK_NS, "journal", 0)
 
-    def _see_refusals(self) -> None:
+    def see_refusals(self) -> None:
         """Tell the keeper what is refused now."""
         name = self.journal.refusal(())
         if name != self._refusal:

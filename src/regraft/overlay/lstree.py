@@ -223,8 +223,11 @@ class LSTree:
 
     # -------------------------------------------------------------------- people
 
-    def attach(self, address: str, now_ns: int) -> None:
-        """Leave the parent, if there is one, and ask this node first for a place."""
+    def attach(self, address: str, now_ns: int, replaces: bytes = b"") -> None:
+        """Leave the parent, if there is one, and ask this node first for a place.
+
+        What comes of it replaces a link of that rid.
+        """
         place = self._place
         self._refuse_unless_running()
         if address in place.own_addresses:
@@ -238,9 +241,10 @@ class LSTree:
             parent = place.parent
             place.send(parent, Leave(Reason.MOVED, NOBODY))
             self._end(parent, True, "moved elsewhere", now_ns, repair=False)
+            self._seeking.replaces = replaces
         elif self._seeking.outstanding:
             self._seeking.cancel(now_ns)
-        self._seeking.begin(Round.REPAIR, now_ns, [address])
+        self._seeking.begin(Round.REPAIR, now_ns, [address], told=bool(replaces))
         self._settle(now_ns)
 
     def detach(self, node: bytes, now_ns: int) -> None:
@@ -359,6 +363,8 @@ class LSTree:
 
     def _verdict(self, ask: Ask, now_ns: int) -> Reason | None:
         """What a root says to a request; None if it grants."""
+        if self._seeking.firm:  # it is a root only until it is where it was told to go
+            return Reason.BUSY
         if self._seeking.outstanding and "no-guard" not in self._bugs:
             # Whoever only searches gives way to one that repairs; nobody who asks his heir does.
             yields = ask.asker > self._place.me or (bool(ask.replaces) and self._seeking.idle)
@@ -606,6 +612,11 @@ class LSTree:
     def parent(self) -> bytes | None:
         """The node that this one regards as its parent."""
         return self._place.parent.node if self._place.parent else None
+
+    @property
+    def parent_rid(self) -> bytes:
+        """The rid of the link to the parent."""
+        return self._place.parent.rid if self._place.parent else b""
 
     @property
     def children(self) -> list[bytes]:

@@ -90,6 +90,7 @@ class Seeking:
         self.replaces = b""  # the rid of the link that was lost
         self._first: list[str] = []
         self._heir = False
+        self._told = False
         self._better: list[str] = []
         self._sample: list[str] = []  # of a search
         self._tried: dict[str, None] = {}
@@ -122,6 +123,14 @@ class Seeking:
         return self._heir and peer is not None and any(name in self._first for name in peer.names)
 
     @property
+    def firm(self) -> bool:
+        """Whether it goes where people want it, and that node has not said anything yet."""
+        if self.stage is Stage.LOOKING:
+            return self._told and any(name not in self._tried for name in self._first)
+        peer = self._place.peers.get(self.key)
+        return self._told and peer is not None and any(name in self._first for name in peer.names)
+
+    @property
     def _anybody(self) -> bool:
         """Whether there is anybody to ask, ever."""
         fixed = self._place.options.parent
@@ -130,10 +139,19 @@ class Seeking:
     # --------------------------------------------------------------------- life
 
     def begin(
-        self, round: Round, now_ns: int, first: list[str] | None = None, heir: bool = False
+        self,
+        round: Round,
+        now_ns: int,
+        first: list[str] | None = None,
+        heir: bool = False,
+        told: bool = False,
     ) -> None:
-        """Look for a place, from the beginning: at `first`, which may be an heir, before others."""
+        """Look for a place, from the beginning: at `first` before others.
+
+        That may be an heir, or where people told it to go.
+        """
         self._heir = heir
+        self._told = told
         self.stage = Stage.LOOKING
         self.round = round
         self._first = first or []

@@ -13,6 +13,7 @@ Rules:
 - What has no such column is asked of the reference, row by row in Python: a REGEXP that Java cannot
   search in linear time, a LIKE of very many pieces, arithmetic whose column would be too large.
 - AND and OR are trees of small depth, as Spark walks its expressions by recursion.
+- All is text (`Sql`) until it is whole, or meets what is asked of the reference, which has no text.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -58,6 +58,7 @@ from regraft.model.selector.ast import (
 from regraft.model.selector.evaluate import EARTH_RADIUS_M
 from regraft.pipeline.java_regex import like_regex, search_regex, topic_regex
 from regraft.pipeline.rows import VALUE, untyped
+from regraft.pipeline.sql import FALSE, NULL, TRUE, Sql, call, joined, lit, named, when
 
 WEIGHT_MAX = 120  # of arithmetic in a condition: about how often its column looks something up
 
@@ -74,14 +75,7 @@ _HEADERS = {
     "size": ("size", "int"),
     "delivery_mode": ("delivery_mode", "string"),
 }
-_COMPARE: dict[str, Callable[[Column, Column], Column]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+Truth: TypeAlias = Sql | Column  # of a condition
 _TWO_63 = 2.0**63
 
 
@@ -98,7 +92,7 @@ def column_of(
     called if they are not called as in `SCHEMA`, such as `{"topic": "message.topic"}`. Only columns
     that the selector asks for need to be there.
     """
-    return _Compiler(attributes, context, headers or {}).condition(selector.ast)
+    return _column(_Compiler(attributes, context, headers or {}).condition(selector.ast))
 
 
 # ------------------------------------------------------------------------ operands
@@ -109,8 +103,8 @@ class _Value:
     """An operand, by the types that it may have."""
 
     kinds: tuple[str, ...]
-    column: Callable[[str], Column]  # of a kind; NULL unless the operand is of it
-    present: Column | None  # whether it is not NULL; None where it never can be
+    column: Callable[[str], Sql]  # of a kind; NULL unless the operand is of it
+    present: Sql | None  # whether it is not NULL; None where it never can be
     literal: Value | None = None
 
 
@@ -118,16 +112,16 @@ class _Value:
 class _Number:
     """An operand of arithmetic. If it has neither column, it is no number."""
 
-    whole: Column | None  # the int; NULL unless it is one
-    real: Column | None  # the float; NULL unless it is one
-    is_real: Column | None  # whether there is a float in it, where there may be
+    whole: Sql | None  # the int; NULL unless it is one
+    real: Sql | None  # the float; NULL unless it is one
+    is_real: Sql | None  # whether there is a float in it, where there may be
 
-    def double(self) -> Column | None:
+    def double(self) -> Sql | None:
         """The number as a float, whichever it is."""
         if self.whole is None:
             return self.real
         rounded = self.whole.cast("double")
-        return rounded if self.real is None else F.coalesce(self.real, rounded)
+        return rounded if self.real is None else call("coalesce", self.real, rounded)
 
 
 _NOTHING = _Number(None, None, None)
@@ -155,29 +149,14 @@ def _plain(value: Value) -> bool | int | float | str | bytes:
 
 def _constant(value: Value) -> _Value:
     kind = _kind_of(value)
-    typed = VALUE[kind].dataType  # or a small int would have 32 bits
-
-    def column(_: str) -> Column:
-        return F.lit(_plain(value)).cast(typed)
-
-    return _Value((kind,), column, None, value)
+    return _Value((kind,), lambda _: lit(_plain(value)), None, value)
 
 
 def _calculated(number: _Number) -> _Value:
     columns = {"int": number.whole, "float": number.real}
     found = {kind: column for kind, column in columns.items() if column is not None}
-    present = [column.isNotNull() for column in found.values()]
-    return _Value(tuple(found), found.__getitem__, _joined(operator.or_, present, F.lit(False)))
-
-
-def _joined(
-    join: Callable[[Column, Column], Column], columns: Sequence[Column], none: Column
-) -> Column:
-    """Columns joined two by two, so that the depth of the whole stays small."""
-    while len(columns) > 1:
-        pairs = [columns[index : index + 2] for index in range(0, len(columns), 2)]
-        columns = [reduce(join, pair) for pair in pairs]
-    return columns[0] if columns else none
+    present = [column.is_not_null() for column in found.values()]
+    return _Value(tuple(found), found.__getitem__, joined(operator.or_, present, FALSE))
 
 
 def _arithmetic(symbol: str, left: _Number, right: _Number) -> _Number:
@@ -190,26 +169,26 @@ def _arithmetic(symbol: str, left: _Number, right: _Number) -> _Number:
     one, other = left.double(), right.double()
     if reals and one is not None and other is not None:
         real = _real_result(symbol, one, other)
-        is_real = _joined(operator.or_, reals, F.lit(False))
+        is_real = joined(operator.or_, reals, FALSE)
         if whole is not None:
-            real = F.when(is_real, real)
+            real = when(is_real, real)
     return _Number(whole, real, is_real)
 
 
-def _whole_result(symbol: str, left: Column, right: Column) -> Column:
+def _whole_result(symbol: str, left: Sql, right: Sql) -> Sql:
     match symbol:
         case "+":
-            return F.try_add(left, right)
+            return call("try_add", left, right)
         case "-":
-            return F.try_subtract(left, right)
+            return call("try_subtract", left, right)
         case "*":
-            return F.try_multiply(left, right)
+            return call("try_multiply", left, right)
     # There is no "try" for this division; its operands are made NULL where it would fail.
-    fits = ~((left == F.lit(INT_MIN)) & (right == F.lit(-1)))
-    return F.call_function("div", F.when(fits, left), F.when(right != F.lit(0), right))
+    fits = ~(left.compare("=", INT_MIN) & right.compare("=", -1))
+    return when(fits, left).divided_whole(when(right.compare("<>", 0), right))
 
 
-def _real_result(symbol: str, left: Column, right: Column) -> Column:
+def _real_result(symbol: str, left: Sql, right: Sql) -> Sql:
     match symbol:
         case "+":
             return left + right
@@ -217,14 +196,14 @@ def _real_result(symbol: str, left: Column, right: Column) -> Column:
             return left - right
         case "*":
             return left * right
-    return F.try_divide(left, right)
+    return call("try_divide", left, right)
 
 
 def _negated(number: _Number) -> _Number:
     whole, real = number.whole, number.real
     return _Number(
-        None if whole is None else F.try_subtract(F.lit(0).cast("bigint"), whole),
-        None if real is None else -real,
+        None if whole is None else call("try_subtract", 0, whole),
+        None if real is None else call("negative", real),
         number.is_real,
     )
 
@@ -235,34 +214,36 @@ def _distance(points: Sequence[_Number]) -> _Number:
     if len(degrees) < len(doubles):
         return _NOTHING
     bounds = (90, 180, 90, 180)
-    within = [F.abs(one) <= bound for one, bound in zip(degrees, bounds, strict=True)]
+    within = [
+        call("abs", one).compare("<=", bound) for one, bound in zip(degrees, bounds, strict=True)
+    ]
     latitude, longitude, latitude2, longitude2 = (one * (math.pi / 180.0) for one in degrees)
-    across = F.pow(F.sin((latitude2 - latitude) / 2), 2.0)
-    along = F.pow(F.sin((longitude2 - longitude) / 2), 2.0)
-    half_chord = across + F.cos(latitude) * F.cos(latitude2) * along
+    across = call("pow", call("sin", (latitude2 - latitude) / 2), 2.0)
+    along = call("pow", call("sin", (longitude2 - longitude) / 2), 2.0)
+    half_chord = across + call("cos", latitude) * call("cos", latitude2) * along
     # Beyond 1 by a last digit, the arc sine is not a number.
-    angle = F.nanvl(F.asin(F.sqrt(half_chord)), F.lit(math.pi / 2))
-    metres = F.when(_joined(operator.and_, within, F.lit(True)), angle * (2 * EARTH_RADIUS_M))
-    return _Number(None, metres, F.lit(True))
+    angle = call("nanvl", call("asin", call("sqrt", half_chord)), math.pi / 2)
+    metres = when(joined(operator.and_, within, TRUE), angle * (2 * EARTH_RADIUS_M))
+    return _Number(None, metres, TRUE)
 
 
 # ---------------------------------------------------------------------- conditions
 
 
-def _unless_null(values: Iterable[_Value]) -> Column:
+def _unless_null(values: Iterable[_Value]) -> Sql:
     """False, or NULL where one of the values is NULL."""
     present = [value.present for value in values if value.present is not None]
     if not present:
-        return F.lit(False)
-    return F.when(_joined(operator.and_, present, F.lit(True)), F.lit(False))
+        return FALSE
+    return when(joined(operator.and_, present, TRUE), FALSE)
 
 
-def _comparable(value: _Value, kind: str) -> Column:
+def _comparable(value: _Value, kind: str) -> Sql:
     column = value.column(kind)
-    return F.nanvl(column, F.lit(None).cast("double")) if kind == "float" else column
+    return call("nanvl", column, NULL.cast("double")) if kind == "float" else column
 
 
-def _compare(symbol: str, left: _Value, right: _Value) -> Column:
+def _compare(symbol: str, left: _Value, right: _Value) -> Sql:
     if left.literal is not None and right.literal is None:
         symbol, left, right = FLIPPED[symbol], right, left
     if right.literal is not None:
@@ -275,10 +256,10 @@ def _compare(symbol: str, left: _Value, right: _Value) -> Column:
     # condition on a column, which Spark can push down to files.
     if found and len(left.kinds) == len(right.kinds) == 1 and not may_be_nan:
         return found[0]
-    return F.coalesce(*found, _unless_null((left, right)))
+    return call("coalesce", *found, _unless_null((left, right)))
 
 
-def _against_literal(symbol: str, left: _Value, literal: Value) -> list[Column]:
+def _against_literal(symbol: str, left: _Value, literal: Value) -> list[Sql]:
     kind = _kind_of(literal)
     if isinstance(literal, int | float) and not isinstance(literal, bool):
         found = []
@@ -292,15 +273,15 @@ def _against_literal(symbol: str, left: _Value, literal: Value) -> list[Column]:
         return found
     if kind not in left.kinds or (kind == "bool" and symbol not in ("=", "<>")):
         return []
-    return [_COMPARE[symbol](left.column(kind), F.lit(_plain(literal)))]
+    return [left.column(kind).compare(symbol, lit(_plain(literal)))]
 
 
-def _known(truth: bool, column: Column) -> Column:
+def _known(truth: bool, column: Sql) -> Sql:
     """A truth that does not depend on the value, NULL if there is none."""
-    return F.when(column.isNotNull(), F.lit(truth))
+    return when(column.is_not_null(), lit(truth))
 
 
-def _whole_against(symbol: str, column: Column, number: int | float) -> Column:
+def _whole_against(symbol: str, column: Sql, number: int | float) -> Sql:
     if symbol in ("=", "<>"):
         if number != math.floor(number) or not INT_MIN <= number <= INT_MAX:
             return _known(symbol == "<>", column)
@@ -311,10 +292,10 @@ def _whole_against(symbol: str, column: Column, number: int | float) -> Column:
             return _known(symbol in ("<", "<="), column)
         if bound < INT_MIN:
             return _known(symbol in (">", ">="), column)
-    return _COMPARE[symbol](column, F.lit(bound))
+    return column.compare(symbol, bound)
 
 
-def _real_against(symbol: str, column: Column, number: int | float) -> Column:
+def _real_against(symbol: str, column: Sql, number: int | float) -> Sql:
     nearest = float(number)
     if (
         nearest != number
@@ -323,12 +304,12 @@ def _real_against(symbol: str, column: Column, number: int | float) -> Column:
             return _known(symbol == "<>", column)
         above = nearest > number
         symbol = {"<": "<", ">": ">="}[symbol[0]] if above else {"<": "<=", ">": ">"}[symbol[0]]
-    return _COMPARE[symbol](column, F.lit(nearest))
+    return column.compare(symbol, nearest)
 
 
-def _against_value(symbol: str, left: _Value, right: _Value) -> list[Column]:
+def _against_value(symbol: str, left: _Value, right: _Value) -> list[Sql]:
     found = [
-        _COMPARE[symbol](_comparable(left, kind), _comparable(right, kind))
+        _comparable(left, kind).compare(symbol, _comparable(right, kind))
         for kind in KINDS
         if kind in left.kinds and kind in right.kinds
         if kind != "bool" or symbol in ("=", "<>")
@@ -339,29 +320,31 @@ def _against_value(symbol: str, left: _Value, right: _Value) -> list[Column]:
     return found
 
 
-def _mixed(symbol: str, whole: Column, real: Column) -> Column:
+def _mixed(symbol: str, whole: Sql, real: Sql) -> Sql:
     """An int compared with a float, exactly. NULL may stand for false."""
     # Rounding to an int fails beyond 64 bits, so it is not done there.
-    small = F.when((real >= -_TWO_63) & (real < _TWO_63), real)
+    large, negative = real.compare(">=", _TWO_63), real.compare("<", -_TWO_63)
+    small = when(~(negative | large), real)
+    ceiling, floor = call("ceil", small), call("floor", small)
     match symbol:
         case "<":
-            truth = (real >= _TWO_63) | (whole < F.ceil(small))
+            truth = large | whole.compare("<", ceiling)
         case "<=":
-            truth = (real >= _TWO_63) | (whole <= F.floor(small))
+            truth = large | whole.compare("<=", floor)
         case ">":
-            truth = (real < -_TWO_63) | (whole > F.floor(small))
+            truth = negative | whole.compare(">", floor)
         case ">=":
-            truth = (real < -_TWO_63) | (whole >= F.ceil(small))
+            truth = negative | whole.compare(">=", ceiling)
         case "=":
             # Where they are equal as floats, the float is whole, and the int was perhaps rounded.
-            truth = (whole.cast("double") == real) & (whole == F.floor(small))
+            truth = whole.cast("double").compare("=", real) & whole.compare("=", floor)
         case _:
-            unequal = (whole.cast("double") != real) | (whole != F.floor(small))
-            truth = (real >= _TWO_63) | unequal
-    return F.when(whole.isNotNull(), truth)
+            unequal = whole.cast("double").compare("<>", real) | whole.compare("<>", floor)
+            truth = large | unequal
+    return when(whole.is_not_null(), truth)
 
 
-def _in(value: _Value, items: Iterable[Literal]) -> Column:
+def _in(value: _Value, items: Iterable[Literal]) -> Sql:
     wanted: dict[str, list[Any]] = {}
     for literal in (item.value for item in items):
         if isinstance(literal, bool) or not isinstance(literal, int | float):
@@ -377,39 +360,59 @@ def _in(value: _Value, items: Iterable[Literal]) -> Column:
             column = value.column(kind)
             if kind == "float" and 0.0 in wanted[kind]:
                 # Among more than a few values Spark looks for the same bits.
-                column = F.when(column == 0.0, F.lit(0.0)).otherwise(column)
-            found.append(column.isin(wanted[kind]))
-    return F.coalesce(*found, _unless_null((value,)))
+                column = when(column.compare("=", 0.0), lit(0.0), column)
+            found.append(column.is_in(wanted[kind]))
+    return call("coalesce", *found, _unless_null((value,)))
 
 
-def _of_string(value: _Value, test: Callable[[Column], Column]) -> Column:
+def _of_string(value: _Value, test: Callable[[Sql], Sql]) -> Sql:
     if "string" not in value.kinds:
         return _unless_null((value,))
     text = value.column("string")
     if len(value.kinds) == 1 or value.present is None:
         return test(text)
-    return F.when(text.isNotNull(), test(text)).when(value.present, F.lit(False))
+    return when(text.is_not_null(), test(text), when(value.present, FALSE))
 
 
-def _found(text: Column, regex: str, bytes_max: int | None) -> Column:
+def _found(text: Sql, regex: str, bytes_max: int | None) -> Sql:
     """Whether a pattern is found in a string, unknown for one that is too long."""
-    found = text.rlike(regex)
-    return found if bytes_max is None else F.when(F.octet_length(text) <= bytes_max, found)
+    found = text.finds(regex)
+    if bytes_max is None:
+        return found
+    return when(call("octet_length", text).compare("<=", bytes_max), found)
 
 
-def _asked(node: Like | Regexp, text: Column) -> Column:
+def _asked(node: Like | Regexp, value: _Value) -> Truth:
     """What the reference says of a string."""
+    if "string" not in value.kinds:
+        return _unless_null((value,))
     anything = replace(node, operand=TOPIC)  # whose value is given, whatever it is called
 
     def truth(string: str | None) -> bool | None:
         return evaluate(anything, lambda _: string)
 
-    return _udf(truth)(text)
+    text = value.column("string")
+    said = _udf(truth)(text.column())
+    if len(value.kinds) == 1 or value.present is None:
+        return said
+    is_string = F.when(text.is_not_null().column(), said)
+    return is_string.when(value.present.column(), F.lit(False))
 
 
 def _udf(function: Callable[..., bool | None]) -> Callable[..., Column]:
     # Without Arrow, which would have to be installed.
     return F.udf(function, BooleanType(), useArrow=False)
+
+
+def _column(truth: Truth) -> Column:
+    return truth.column() if isinstance(truth, Sql) else truth
+
+
+def _joined(join: Callable[[Any, Any], Any], truths: Sequence[Truth], none: Sql) -> Truth:
+    texts = [truth for truth in truths if isinstance(truth, Sql)]
+    if len(texts) == len(truths):
+        return joined(join, texts, none)
+    return joined(join, list(map(_column, truths)), none.column())
 
 
 _DEEP = (Arithmetic, Negate, Distance)
@@ -443,22 +446,22 @@ class _Compiler:
         self._headers = headers
         self._names: dict[Name, _Value] = {}
 
-    def condition(self, node: Condition) -> Column:
+    def condition(self, node: Condition) -> Truth:
         match node:
             case Literal(value):
-                return F.lit(value is True)
+                return lit(value is True)
             case And(terms):
-                return _joined(operator.and_, list(map(self.condition, terms)), F.lit(True))
+                return _joined(operator.and_, list(map(self.condition, terms)), TRUE)
             case Or(terms):
-                return _joined(operator.or_, list(map(self.condition, terms)), F.lit(False))
+                return _joined(operator.or_, list(map(self.condition, terms)), FALSE)
             case Not(term):
                 return ~self.condition(term)
             case IsNull(name):
                 present = self._name(name).present
-                return F.lit(False) if present is None else ~present
+                return FALSE if present is None else ~present
         return self._by_reference(node) if _is_too_large(node) else self._test(node)
 
-    def _test(self, node: Condition) -> Column:
+    def _test(self, node: Condition) -> Truth:
         match node:
             case Comparison(symbol, left, right):
                 return _compare(symbol, self._value(left), self._value(right))
@@ -469,9 +472,11 @@ class _Compiler:
             case In(operand, items):
                 return _in(self._value(operand), items)
             case TopicMatch(pattern):
-                return _of_string(self._name(TOPIC), lambda text: text.rlike(topic_regex(pattern)))
+                return _of_string(self._name(TOPIC), lambda text: text.finds(topic_regex(pattern)))
             case StartsWith(operand, prefix):
-                return _of_string(self._value(operand), lambda text: text.startswith(prefix))
+                return _of_string(
+                    self._value(operand), lambda text: call("startswith", text, lit(prefix))
+                )
             case Like(operand, pattern, escape):
                 regex = like_regex(patterns.like_items(pattern, escape))
                 bytes_max = patterns.like_text_max(pattern, escape)
@@ -482,7 +487,7 @@ class _Compiler:
                 raise AssertionError(f"{type(node).__name__} is not a test")
         value = self._value(operand)
         if regex is None:
-            return _of_string(value, lambda text: _asked(node, text))
+            return _asked(node, value)
         return _of_string(value, lambda text: _found(text, regex, bytes_max))
 
     # ---------------------------------------------------------------- operands
@@ -509,7 +514,7 @@ class _Compiler:
         real = value.column("float") if "float" in value.kinds else None
         if whole is None and real is None:
             return _NOTHING
-        return _Number(whole, real, None if real is None else real.isNotNull())
+        return _Number(whole, real, None if real is None else real.is_not_null())
 
     def _name(self, name: Name) -> _Value:
         if name not in self._names:
@@ -520,26 +525,26 @@ class _Compiler:
         if name.kind is NameKind.HEADER:
             return self._header(name.name)
         entry = self._entry(name)
-        return _Value(KINDS, cache(entry.getField), entry.isNotNull())
+        return _Value(KINDS, entry.field, entry.is_not_null())
 
-    def _entry(self, name: Name) -> Column:
-        return F.col(self._maps[name.kind]).getItem(name.name)
+    def _entry(self, name: Name) -> Sql:
+        return named(self._maps[name.kind]).item(name.name)
 
     def _header(self, header: str) -> _Value:
         if header == "redelivered":
             return _constant(False)  # as it is no matter of the message
         if header == "type":
             number, text = self._column("type"), self._column("type_name")
-            columns = {"string": text, "int": F.when(text.isNull(), number.cast("bigint"))}
-            present = text.isNotNull() | number.isNotNull()
+            columns = {"string": text, "int": when(text.is_null(), number.cast("bigint"))}
+            present = text.is_not_null() | number.is_not_null()
             return _Value(("string", "int"), columns.__getitem__, present)
         name, kind = _HEADERS[header]
         column = self._column(name)
         typed = column.cast("bigint") if kind == "int" else column
-        return _Value((kind,), lambda _: typed, column.isNotNull())
+        return _Value((kind,), lambda _: typed, column.is_not_null())
 
-    def _column(self, name: str) -> Column:
-        return F.col(self._headers.get(name, name))
+    def _column(self, name: str) -> Sql:
+        return named(self._headers.get(name, name))
 
     # ------------------------------------------------------------- the reference
 
@@ -550,14 +555,14 @@ class _Compiler:
             values = dict(zip(names, map(untyped, rows), strict=True))
             return evaluate(node, values.__getitem__)
 
-        return _udf(truth)(*map(self._packed, names))
+        return _udf(truth)(*(self._packed(name).column() for name in names))
 
-    def _packed(self, name: Name) -> Column:
+    def _packed(self, name: Name) -> Sql:
         if name.kind is not NameKind.HEADER:
             return self._entry(name)
         value = self._name(name)
-        fields = []
+        fields: list[Sql] = []
         for field in VALUE.fields:
-            column = value.column(field.name) if field.name in value.kinds else F.lit(None)
-            fields.append(column.cast(field.dataType).alias(field.name))
-        return F.struct(*fields)
+            column = value.column(field.name) if field.name in value.kinds else NULL
+            fields += (lit(field.name), column.cast(field.dataType.simpleString()))
+        return call("named_struct", *fields)

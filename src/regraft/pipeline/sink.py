@@ -9,6 +9,8 @@ Rules:
   the driver commits the batch, and the node publishes all of it.
 - Exactly once: a batch is known by the query and its number, and a message by query and partition
   (its publisher) and by batch and row (its sequence). What is committed again is only answered.
+- For `df.write` this holds for each call, and with option `once` (a name and a number that grows)
+  for all calls with the same one.
 - An attempt stages under a name of its own, and an abort drops what was staged under it, never what
   was committed.
 """
@@ -52,7 +54,7 @@ from regraft.pipeline.options import refuse, url_of
 from regraft.pipeline.rows import VALUE
 from regraft.wire import bulk
 
-KNOWN = ("url", "topic", "publisher")
+KNOWN = ("url", "topic", "publisher", "once")
 SPARKS = ("checkpointlocation", "queryname", "path", "truncate")  # options that Spark adds
 SEND_BYTES = 256 * 1024
 ROW_BITS = 32  # of a sequence; the batch has the rest
@@ -101,10 +103,13 @@ class Layout:
         given = {key.lower(): value for key, value in options.items()}
         for key in given:
             if key not in KNOWN and key not in SPARKS:
-                raise refuse(f"the sink has no option {key!r}; it has url, topic and publisher")
+                raise refuse(
+                    f"the sink has no option {key!r}; it has url, topic, publisher and once"
+                )
         self.url = url_of(given)
         self.publisher = given.get("publisher", "")
         self.topic = given.get("topic", "")
+        self.once = given.get("once", "")
         names = [field.name for field in schema.fields]
         self.kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
         if self.topic:
@@ -366,10 +371,17 @@ class BatchSink(DataSourceArrowWriter):
             raise refuse("what is published cannot be overwritten: use mode('append')")
         self.writer = Writer(schema, options)
         self.sink = f"{self.writer.layout.publisher or 'batch'}-{uuid.uuid4().hex[:16]}"
+        self.batch = 0
+        once = self.writer.layout.once
+        if once:
+            self.sink, _, number = once.rpartition("/")
+            if not bulk.SINK.fullmatch(self.sink) or not number.isdigit():
+                raise refuse("option once is a name and a number that grows, as in nightly/42")
+            self.batch = int(number)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task."""
-        return self.writer.stage(iterator, self.sink, 0)
+        return self.writer.stage(iterator, self.sink, self.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, when all tasks are done."""

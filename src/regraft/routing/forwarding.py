@@ -29,132 +29,29 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from operator import length_hint
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from regraft.errors import LocalError, PeerError
 from regraft.model.selector.cover import Form
 from regraft.model.topics import check_pattern
 from regraft.routing.covering import CoverIndex
+from regraft.routing.filters import Filter, size_of
 from regraft.routing.forms import form_of_filter
+from regraft.routing.links import GIVEN, GONE, LIVE, WAITING, Held, Holder, Link, View
+from regraft.routing.messages import Message, Numbered, Reroute, Rerouted
 from regraft.routing.reconfiguration import Reconfigurator
 from regraft.routing.reduction import Change, Reduction
 from regraft.routing.uncovered import PlainIndex, Unreduced
 
 LOCAL = -1
+_COLLECTED_MAX = 2000  # numbers that a Reroute removes
 WORK_MAX = 8  # filters indexed in one `announce`, about; 1 or 2 ms
 _INDEXED = 50  # what that costs, in units of what is easily done
 _REDUCED = 5  # what it costs to take a filter into the reduction of one link
 _BYTES_MAX = 32 * 1024  # of filters told at once, or one filter more: they fit into a frame
 _UNUSED_NS = 60_000_000_000  # the reduction of everybody goes when it was of no use for so long
 
-_live, _waiting, _gone = 0, 1, 2
-
-
-class Filter(NamedTuple):
-    """What somebody wants, as it is written: a topic pattern, and a selector or nothing."""
-
-    pattern: str
-    exact: bool
-    selector: str
-
-
-def _size(filter: Filter) -> int:
-    """About how many bytes a filter has in a frame, or more."""
-    text = filter.pattern + filter.selector
-    return 16 + (len(text) if text.isascii() else 4 * len(text))
-
-
 Announcement: TypeAlias = tuple[int, list[tuple[int, Filter]], list[int], bool]
-
-
-class _Holder:
-    """Somebody who holds filters."""
-
-    __slots__ = ("filters", "key", "numbers", "state", "step")
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.filters: dict[_Held, int] = {}  # how often
-        self.numbers: dict[int, Filter] = {}  # as received
-        self.state = _live
-        self.step = 0  # at which it was lost
-
-
-class _Held:
-    """A filter that somebody holds."""
-
-    __slots__ = ("filter", "holders", "number")
-
-    def __init__(self, filter: Filter) -> None:
-        self.filter = filter
-        self.holders: tuple[_Holder, ...] = ()
-        self.number = 0  # in the index; 0 if it is not there
-
-    def wanted_besides(self, holder: _Holder | None) -> bool:
-        """Whether anybody else holds it."""
-        if len(self.holders) == 1:  # as it mostly is
-            (one,) = self.holders
-            return one is not holder and one.state == _live
-        return any(one is not holder and one.state == _live for one in self.holders)
-
-
-class _View:
-    """The filters of everybody but one."""
-
-    def __init__(self, besides: _Holder | None, reduction: Reduction | Unreduced) -> None:
-        self.besides = besides
-        self.reduction = reduction
-
-    def keeps(self, held: _Held, group: int) -> bool:
-        """Whether a filter has to stay."""
-        return held.wanted_besides(self.besides)
-
-    def review(self, group: int) -> None:
-        """A filter of the group has fallen, or has not."""
-
-
-class _Link(_View):
-    """A neighbour: what it has to be told, and what it was told."""
-
-    def __init__(self, holder: _Holder, reduction: Reduction | Unreduced, step: int) -> None:
-        super().__init__(holder, reduction)
-        self.key = holder.key
-        self.holder = holder
-        self.step = step  # at which it was added
-        self.synced = False
-        self.told: dict[int, int] = {}  # the number, by the group
-        self.sent: dict[int, Filter] = {}
-        self.last_number = 0
-        self.to_add: OrderedDict[int, None] = OrderedDict.fromkeys(reduction.groups)
-        self.to_remove: OrderedDict[int, None] = OrderedDict()
-        self.doubtful: set[int] = set()  # to be told, but who stands for them is falling
-
-    def keeps(self, held: _Held, group: int) -> bool:
-        """Whether a filter has to stay, be it until the waiting for a lost link ends."""
-        if held.wanted_besides(self.holder):
-            return True
-        if group not in self.told or self.reduction.stands_for(group) is None:
-            return False
-        return any(one.state == _waiting and one.step > self.step for one in held.holders)
-
-    def show(self, group: int) -> None:
-        """A group is to be told."""
-        self.to_remove.pop(group, None)
-        if group not in self.told:
-            self.to_add[group] = None
-
-    def hide(self, group: int) -> None:
-        """A group is to be told no longer."""
-        self.to_add.pop(group, None)
-        self.doubtful.discard(group)
-        if group in self.told:
-            self.to_remove[group] = None
-
-    def review(self, group: int) -> None:
-        """A filter of the group has fallen, or has not: if the group is still here, it is told."""
-        if group in self.doubtful:
-            self.doubtful.remove(group)
-            self.to_add[group] = None
 
 
 class Forwarding:
@@ -171,22 +68,26 @@ class Forwarding:
         self._covering = covering
         self._work_max = work_max
         self._unsubscribe_first = "unsubscribe-first" in bugs
+        self._unprotected = "ignore-table-off" in bugs
+        self._without_clients = "pdel-without-clients" in bugs
+        self._said: list[tuple[int, Message]] = []
+        self._tagging = False
         self._now_ns = 0
         self._step = 0
-        self._held: dict[Filter, _Held] = {}
-        self._holders: dict[int, _Holder] = {LOCAL: _Holder(LOCAL)}
-        self._waiting: dict[int, _Holder] = {}  # lost, by key
-        self._links: dict[int, _Link] = {}
+        self._held: dict[Filter, Held] = {}
+        self._holders: dict[int, Holder] = {LOCAL: Holder(LOCAL)}
+        self._waiting: dict[int, Holder] = {}  # lost, by key
+        self._links: dict[int, Link] = {}
         # What stood still until there was a link, or waits for its turn, by the step of its cause.
         self._used = False
         self.feeding = False  # what is held here is still being told, from before the first link
-        self._rising: OrderedDict[_Held, int] = OrderedDict()  # held by more than before
-        self._falling: OrderedDict[_Held, int] = OrderedDict()  # held by fewer, or covered now
-        self._bulk: deque[tuple[int, Iterator[_Held]]] = deque()  # falling, too, very many at once
+        self._rising: OrderedDict[Held, int] = OrderedDict()  # held by more than before
+        self._falling: OrderedDict[Held, int] = OrderedDict()  # held by fewer, or covered now
+        self._bulk: deque[tuple[int, Iterator[Held]]] = deque()  # falling, too, very many at once
         self._index: CoverIndex | PlainIndex = CoverIndex() if covering else PlainIndex()
         self._last_number = 0
-        self._of_number: dict[int, _Held] = {}
-        self._everybody: _View | None = None  # what a new link begins with
+        self._of_number: dict[int, Held] = {}
+        self._everybody: View | None = None  # what a new link begins with
         self._unused_ns: int | None = None  # since when there is not more than one link
         self._counts = dict.fromkeys(("subscribed", "unsubscribed", "unreadable"), 0)
 
@@ -197,12 +98,16 @@ class Forwarding:
         by = self._holders[holder]
         held = self._held.get(filter)
         if held is None:
-            held = self._held[filter] = _Held(filter)
+            held = self._held[filter] = Held(filter)
         count = by.filters.get(held, 0)
         by.filters[held] = count + 1
         if count:
             return
         held.holders = (*held.holders, by)
+        if self._tagging:
+            for link in self._links.values():
+                if link.holder is not by:
+                    link.tags.pop(held, None)  # somebody new wants it
         if self._used:
             self._step += 1
             self._rising.setdefault(held, self._step)
@@ -238,13 +143,18 @@ class Forwarding:
         for number in removes:
             gone = numbers.pop(number, None)
             if gone is None:
+                if self._unprotected:
+                    continue
                 raise PeerError("protocol-violation", f"there is no interest {number} to remove")
             self.release(key, gone)
+            if self._unprotected:  # as if an unsubscription named a filter, and not a number
+                for other in [n for n, one in numbers.items() if one == gone]:
+                    self.release(key, numbers.pop(other))
 
     # ---------------------------------------------------------------------- links
 
-    def added(self, key: int, rid: bytes, now_ns: int) -> None:
-        """There is a link: it has to be told everything."""
+    def added(self, key: int, rid: bytes, now_ns: int, dormant: bool = False) -> None:
+        """There is a link: it has to be told everything, but not before `activate` if dormant."""
         assert key not in self._holders, key
         self._now_ns = now_ns
         self._step += 1
@@ -252,8 +162,9 @@ class Forwarding:
         if not self._used:
             self._used = True
             self._rising.update(dict.fromkeys(self._held.values(), self._step))
-        holder = self._holders[key] = _Holder(key)
-        self._links[key] = _Link(holder, self._seed(), self._step)
+        holder = self._holders[key] = Holder(key)
+        link = self._links[key] = Link(holder, self._seed(), self._step)
+        link.dormant = dormant
         self._unused_ns = now_ns if len(self._links) == 1 else None
 
     def _seed(self) -> Reduction | Unreduced:
@@ -265,7 +176,7 @@ class Forwarding:
             return reduction
         if self._everybody is None:
             (only,) = self._links.values()
-            self._everybody = _View(None, only.reduction.copy())
+            self._everybody = View(None, only.reduction.copy())
             for held in only.holder.filters:
                 self._rising.setdefault(held, self._step)
             for holder in self._waiting.values():
@@ -275,31 +186,31 @@ class Forwarding:
     def _new_reduction(self) -> Reduction | Unreduced:
         return Reduction(self._index) if isinstance(self._index, CoverIndex) else Unreduced()
 
-    def lost(self, key: int, rid: bytes, planned: bool, now_ns: int) -> None:
+    def lost(self, key: int, rid: bytes, planned: bool, now_ns: int, may_wait: bool = True) -> None:
         """A link is no more: what it held is held no longer, what it was told is forgotten."""
         self._now_ns = now_ns
         link = self._links.pop(key)
         holder = self._holders.pop(key)
         self._step += 1
         holder.step = self._step
-        if self._reconfigurator.lost(key, rid, planned, now_ns):
-            holder.state = _waiting
+        if may_wait and self._reconfigurator.lost(key, rid, planned, now_ns):
+            holder.state = WAITING
             self._waiting[key] = holder
         else:
-            holder.state = _gone
+            holder.state = GONE
         self._fall_all(holder)
         if not self._links:
             self._reconfigurator.forget()
             for waiting in list(self._waiting):
                 self._end(waiting)
             if self._everybody is None:
-                self._everybody = _View(None, link.reduction)
+                self._everybody = View(None, link.reduction)
         self._unused_ns = now_ns if len(self._links) == 1 else None
 
     def _end(self, key: int) -> None:
         """What the loss of a link causes waits no longer."""
         holder = self._waiting.pop(key)
-        holder.state = _gone
+        holder.state = GONE
         self._fall_all(holder)
 
     def tick(self, now_ns: int) -> None:
@@ -319,13 +230,139 @@ class Forwarding:
         """When `announce` has something to do, if nothing else happens."""
         if self._falling or self._bulk or (self._links and self._rising):
             return self._now_ns
-        for link in self._links.values():
-            if link.to_add or link.to_remove or not link.synced:
-                return self._now_ns
+        if any(link.busy for link in self._links.values()):
+            return self._now_ns
         times = [self._reconfigurator.next_ns]
         if self._unused_ns is not None and self._everybody is not None:
             times.append(self._unused_ns + _UNUSED_NS)
         return min((time for time in times if time is not None), default=None)
+
+    # -------------------------------------------------------- for reconfigurations
+
+    def activate(self, key: int) -> None:
+        """A dormant link is told everything from now on."""
+        self._links[key].dormant = False
+
+    def say(self, key: int, message: Message) -> None:
+        """Say something to a link behind all that follows from what happened so far."""
+        self._step += 1
+        self._links[key].after.append((self._step, message))
+
+    def said(self) -> list[tuple[int, Message]]:
+        """What is to be sent now, behind what `announce` said last."""
+        said, self._said = self._said, []
+        return said
+
+    def stop_waiting(self, key: int) -> None:
+        """What the loss of a link causes waits no longer; if it ever did."""
+        self._reconfigurator.end(key)
+        if key in self._waiting:
+            self._end(key)
+
+    def held_by(self, key: int) -> list[Filter]:
+        """What a neighbour wants."""
+        return [held.filter for held in self._holders[key].filters]
+
+    def told_to(self, key: int) -> list[Filter]:
+        """What a neighbour was told."""
+        return list(self._links[key].sent.values())
+
+    def only_by(self, key: int) -> list[Filter]:
+        """What a neighbour wants, or did before it was lost, and nobody else."""
+        by = self._holders.get(key) or self._waiting.get(key)
+        return [held.filter for held in by.filters if not held.wanted_besides(by)] if by else []
+
+    def assume(self, key: int, filters: Iterable[Filter]) -> list[Numbered]:
+        """A neighbour wants these, though it did not say so; under which numbers."""
+        by = self._holders[key]
+        found = []
+        for filter in filters:
+            by.given += 1
+            by.numbers[by.given] = filter
+            self.hold(key, filter)
+            found.append((by.given, filter))
+        return found
+
+    def give(self, key: int, given: Iterable[Numbered], rid: bytes) -> None:
+        """A neighbour takes these for told; with a rid it is answered what was not needed."""
+        link = self._links[key]
+        for number, _ in given:
+            if number <= GIVEN or number in link.sent or any(number == n for n, _ in link.given):
+                raise PeerError("protocol-violation", f"{number} cannot be given")
+            link.given.append((number, _))
+        self._step += 1
+        link.given_step, link.given_rid = self._step, rid
+
+    def _match(self, link: Link) -> None:
+        """Of what the other end takes for told, keep what is to be told; the rest is not wanted."""
+        spare = []
+        for number, filter in link.given:
+            held = self._held.get(filter)
+            group = self._index.group_of(held.number) if held and held.number else 0
+            if group and group not in link.told and link.reduction.stands_for(group) is not None:
+                link.to_add.pop(group, None)
+                link.doubtful.discard(group)
+                link.told[group] = number
+                link.sent[number] = filter
+            else:
+                spare.append(number)
+        link.given = []
+        if spare and link.given_rid:
+            link.after.append((0, Rerouted(link.given_rid, tuple(spare))))
+        else:
+            link.unwanted += spare
+
+    def _speak(self, link: Link) -> bool:
+        """Say what was to be said behind what is told now; whether there was or is something."""
+        had = bool(link.after)
+        while link.after and not (link.to_add or link.doubtful or link.given):
+            step, message = link.after[0]
+            if self._behind(step) or (link.to_remove and not link.collecting):
+                break
+            link.after.popleft()
+            if type(message) is Reroute:
+                if self._without_clients:
+                    link.to_remove.update(dict.fromkeys(self._for_clients(link)))
+                message = message._replace(remove=tuple(self._untell(link, _COLLECTED_MAX)))
+            self._said.append((link.key, message))
+        return had
+
+    def _for_clients(self, link: Link) -> list[int]:
+        """What a link was told for the sake of clients only."""
+        return [
+            group
+            for group in link.told
+            if all(
+                one.key in (LOCAL, link.key)
+                for number in self._index.members(group)
+                for one in self._of_number[number].holders
+            )
+        ]
+
+    def tag(self, key: int, filters: Iterable[Filter], rid: bytes, via: int | None) -> None:
+        """Withhold from a link what nobody wants but one neighbour, or anybody but a given one."""
+        link = self._links[key]
+        for filter in filters:
+            held = self._held.get(filter)
+            if held is None:
+                continue
+            by = [one for one in held.holders if one is not link.holder and one.state == LIVE]
+            if len(by) == 1 and by[0].key != LOCAL and via in (None, by[0].key):
+                if held.number and self._index.group_of(held.number) in link.told:
+                    continue
+                link.tags[held] = rid
+                self._tagging = True
+                self._fall(held)
+
+    def untag(self, key: int, rid: bytes) -> None:
+        """Withhold nothing any more."""
+        link = self._links[key]
+        for held in [held for held, by in link.tags.items() if by == rid]:
+            del link.tags[held]
+            if self._held.get(held.filter) is held:
+                self._step += 1
+                self._rising.setdefault(held, self._step)
+        self._tagging = any(one.tags for one in self._links.values())
 
     # ----------------------------------------------------------------------- work
 
@@ -339,9 +376,13 @@ class Forwarding:
         self._work()
         found: list[Announcement] = []
         for link in self._links.values():
+            if link.dormant:
+                continue
             add, remove = self._flush(link)
-            done = not link.to_add and not link.doubtful and not self._behind(link)
-            synced = done and not link.synced
+            done = not link.to_add and not link.doubtful and not self._behind(link.step)
+            synced = done and not link.synced and not link.given
+            if self._speak(link):
+                synced = False  # that is said behind it
             link.synced = link.synced or synced
             if add or remove or synced:
                 self._counts["subscribed"] += len(add)
@@ -349,13 +390,12 @@ class Forwarding:
                 found.append((link.key, add, remove, synced))
         return found
 
-    def _behind(self, link: _Link) -> bool:
-        """Whether something waits for its turn since before the link was there."""
-        if self.feeding or (self._bulk and self._bulk[0][0] <= link.step):
+    def _behind(self, step: int) -> bool:
+        """Whether something waits for its turn since that step, or longer."""
+        if self.feeding or (self._bulk and self._bulk[0][0] <= step):
             return True
         return any(
-            queue and next(iter(queue.values())) <= link.step
-            for queue in (self._rising, self._falling)
+            queue and next(iter(queue.values())) <= step for queue in (self._rising, self._falling)
         )
 
     def _work(self) -> None:
@@ -384,8 +424,7 @@ class Forwarding:
         views = [
             view
             for view in self._views()
-            if held.wanted_besides(view.besides)
-            and not (held.number and held.number in view.reduction)
+            if view.wants(held) and not (held.number and held.number in view.reduction)
         ]
         if not views:
             return 1
@@ -407,7 +446,7 @@ class Forwarding:
         held = self._next_fall()
         if held is None:
             return 1
-        held.holders = tuple([one for one in held.holders if one.state != _gone])
+        held.holders = tuple([one for one in held.holders if one.state != GONE])
         compared = self._index.comparisons
         cost = 1
         if held.number:
@@ -430,12 +469,12 @@ class Forwarding:
             self._forget(held)
         return cost + self._index.comparisons - compared
 
-    def _views(self) -> list[_View]:
-        views: list[_View] = [*self._links.values()]
+    def _views(self) -> list[View]:
+        views: list[View] = [*self._links.values()]
         return views if self._everybody is None else [*views, self._everybody]
 
-    def _note(self, view: _View, change: Change) -> None:
-        if not isinstance(view, _Link):
+    def _note(self, view: View, change: Change) -> None:
+        if not isinstance(view, Link):
             return
         group_of = self._index.group_of
         if not change.hidden:
@@ -453,33 +492,45 @@ class Forwarding:
                 for number in self._index.members(group):
                     self._fall(self._of_number[number])
 
-    def _flush(self, link: _Link) -> tuple[list[tuple[int, Filter]], list[int]]:
+    def _flush(self, link: Link) -> tuple[list[tuple[int, Filter]], list[int]]:
         """What a link is told now; the rest later, and no removal before all additions."""
         most = self._work_max * _INDEXED
         add: list[tuple[int, Filter]] = []
         remove: list[int] = []
         size = 0
+        if link.given:
+            if self._behind(link.given_step):
+                return add, remove  # nothing before it is known what was told
+            self._match(link)
         if not (self._unsubscribe_first and link.to_remove):
             while link.to_add and len(add) < most and size < _BYTES_MAX:
                 group, _ = link.to_add.popitem(last=False)
                 number = link.reduction.stands_for(group)
                 assert number is not None
                 held = self._of_number[number]
-                if held.wanted_besides(link.holder):
+                if link.wants(held):
                     link.last_number += 1
                     link.told[group] = link.last_number
                     link.sent[link.last_number] = held.filter
                     add.append((link.last_number, held.filter))
-                    size += _size(held.filter)
+                    size += size_of(held.filter)
                 else:  # it is falling
                     link.doubtful.add(group)
         if not (link.to_add or link.doubtful) or self._unsubscribe_first:
-            for _ in range(min(most, len(link.to_remove))):
-                group, _ = link.to_remove.popitem(last=False)
-                number = link.told.pop(group)
-                del link.sent[number]
-                remove.append(number)
+            remove, link.unwanted = link.unwanted, remove
+            if not link.collecting:
+                remove += self._untell(link, most)
         return add, remove
+
+    def _untell(self, link: Link, most: int) -> list[int]:
+        """The numbers of what a link is told no longer."""
+        remove = []
+        for _ in range(min(most, len(link.to_remove))):
+            group, _ = link.to_remove.popitem(last=False)
+            number = link.told.pop(group)
+            del link.sent[number]
+            remove.append(number)
+        return remove
 
     def _form(self, filter: Filter) -> Form:
         """What is compared of a filter; of one that cannot be read, what takes all of it."""
@@ -487,17 +538,17 @@ class Forwarding:
         self._counts["unreadable"] += not readable
         return form
 
-    def _fall(self, held: _Held) -> None:
+    def _fall(self, held: Held) -> None:
         self._step += 1
         self._falling.pop(held, None)  # in the order of the last cause
         self._falling[held] = self._step
 
-    def _fall_all(self, holder: _Holder) -> None:
+    def _fall_all(self, holder: Holder) -> None:
         self._step += 1
         if holder.filters:
             self._bulk.append((self._step, iter(list(holder.filters))))
 
-    def _next_fall(self) -> _Held | None:
+    def _next_fall(self) -> Held | None:
         """The next one that falls; None if it turns out that there is nothing to do."""
         if self._bulk and self._bulk[0][0] == self._first_fall():
             held = next(self._bulk[0][1], None)
@@ -508,7 +559,7 @@ class Forwarding:
             return held
         return self._falling.popitem(last=False)[0]
 
-    def _forget(self, held: _Held) -> None:
+    def _forget(self, held: Held) -> None:
         del self._held[held.filter]
         self._rising.pop(held, None)
         self._falling.pop(held, None)
@@ -520,6 +571,11 @@ class Forwarding:
         return {
             key: (dict(link.holder.numbers), dict(link.sent)) for key, link in self._links.items()
         }
+
+    def holders(self, filter: Filter) -> list[int]:
+        """Who wants exactly this."""
+        held = self._held.get(filter)
+        return [one.key for one in held.holders if one.state == LIVE] if held else []
 
     def local(self) -> list[Filter]:
         """What is held on this node."""

@@ -12,8 +12,8 @@ Rules:
   neighbours must be told follows from what is held then: of what came back by another way nothing.
 - Changed times apply from the next loss on.
 
-The initiator of a reconfiguration chooses the protocol. Today a node has one for all; where the
-name of a protocol comes with a message, `PROTOCOLS` is the table to look it up in.
+A class says which of the five protocols it is by what it does besides waiting; what that means is
+in `grafting`. Every node handles the messages of all five, whichever it uses itself.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class Reconfigurator(Protocol):
     """How long what a lost link causes waits."""
 
     name: ClassVar[str]
+    notifies: ClassVar[bool]  # FLUSH ends the waiting as soon as the new link is told everything
+    informs: ClassVar[bool]  # ACTIVATE says what the new link need not be told
+    reroutes: ClassVar[bool]  # REROUTE turns the way along a path, instead of waiting
+    delay_ms: int  # for which something may wait; 0: as Strawman
 
     def lost(self, key: int, rid: bytes, planned: bool, now_ns: int) -> bool:
         """A link is gone; whether what that causes waits."""
@@ -38,6 +42,9 @@ class Reconfigurator(Protocol):
 
     def ended(self, now_ns: int) -> list[int]:
         """The keys of the losses whose waiting is over; each is said once."""
+
+    def end(self, key: int) -> None:
+        """A loss waits no more, if it did."""
 
     def forget(self) -> None:
         """Nothing waits any more."""
@@ -50,7 +57,12 @@ class Reconfigurator(Protocol):
 class Strawman:
     """Nothing waits: what a lost link causes is sent at once, and again when a new one is there."""
 
+    delay_ms = 0
+
     name: ClassVar[str] = "strawman"
+    notifies: ClassVar[bool] = False
+    informs: ClassVar[bool] = False
+    reroutes: ClassVar[bool] = False
 
     def lost(self, key: int, rid: bytes, planned: bool, now_ns: int) -> bool:
         """It does not wait."""
@@ -62,6 +74,9 @@ class Strawman:
     def ended(self, now_ns: int) -> list[int]:
         """Nothing ever does."""
         return []
+
+    def end(self, key: int) -> None:
+        """It did not."""
 
     def forget(self) -> None:
         """There is nothing."""
@@ -76,6 +91,9 @@ class DeferredTimed:
     """Unsubscriptions wait for a fixed time, in which what was lost mostly comes back elsewhere."""
 
     name: ClassVar[str] = "deferred-timed"
+    notifies: ClassVar[bool] = False
+    informs: ClassVar[bool] = False
+    reroutes: ClassVar[bool] = False
 
     def __init__(self, delay_ms: int = DELAY_MS) -> None:
         self.delay_ms = delay_ms  # 0: as Strawman
@@ -98,6 +116,10 @@ class DeferredTimed:
             del self._until[key]
         return over
 
+    def end(self, key: int) -> None:
+        """Its timer does not run any more."""
+        self._until.pop(key, None)
+
     def forget(self) -> None:
         """No timer runs any more."""
         self._until.clear()
@@ -108,7 +130,31 @@ class DeferredTimed:
         return min(self._until.values(), default=None)
 
 
+class DeferredNotified(DeferredTimed):
+    """Unsubscriptions wait until the new link was told everything; the time is the fall-back."""
+
+    name: ClassVar[str] = "deferred-notified"
+    notifies: ClassVar[bool] = True
+
+
+class InformedActivation(DeferredNotified):
+    """The same; and a new link is not told what is about to be unsubscribed."""
+
+    name: ClassVar[str] = "informed-activation"
+    informs: ClassVar[bool] = True
+
+
+class ReconfigurationPath(DeferredTimed):
+    """Only the nodes between the lost link and the new one change anything."""
+
+    name: ClassVar[str] = "reconfiguration-path"
+    reroutes: ClassVar[bool] = True
+
+
 PROTOCOLS: dict[str, Callable[[int], Reconfigurator]] = {
     Strawman.name: lambda delay_ms: Strawman(),
     DeferredTimed.name: DeferredTimed,
+    DeferredNotified.name: DeferredNotified,
+    InformedActivation.name: InformedActivation,
+    ReconfigurationPath.name: ReconfigurationPath,
 }

@@ -32,13 +32,14 @@ from regraft.runtime.aside import JOB_BYTES_MAX, LENGTH_BYTES
 from regraft.runtime.segments import segment_name, sync_folder
 from regraft.wire import arrow, bulk, native, peers
 
-READ_BYTES = 4 << 20  # of a segment, at a time
+READ_BYTES = 256 << 10  # of a segment, at a time: less than a millisecond's work,
+SEND_BYTES = 256 << 10  # and what the system copies without a pause
 ROWS_MAX = 32_768  # of a record batch,
 BATCH_BYTES = 8 << 20  # and the bytes of its messages
 PIECES_MAX = 512  # in one system call
-RECEIVE_BYTES = 1 << 20
+RECEIVE_BYTES = 256 << 10
 SILENCE_S = 600.0  # after which one who neither takes nor sends is given up: a slow query may pause
-NICENESS = 5  # the node goes first
+NICENESS = 10  # the node goes first
 
 log = logging.getLogger("regraft.bulk")
 
@@ -59,6 +60,7 @@ def main(arguments: list[str]) -> None:
         sock = socket.socket(fileno=descriptors[0])
         sock.setblocking(True)
         sock.settimeout(SILENCE_S)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         end = LENGTH_BYTES + int.from_bytes(message[:LENGTH_BYTES], "little")
         unsent, job = message[LENGTH_BYTES:end], bulk.decode_job(message[end:])
         if not busy.acquire(blocking=False):
@@ -143,6 +145,7 @@ class Served:
                     view = memoryview(buffer)[: segment_end - position]
                     got = os.preadv(descriptor, [view], position - first)
                     table.base = position - first
+                    os.sched_yield()  # or the node may wait for us until the clock ticks
                     at = 0
                     while at >= 0 and at < got and table.next_sequence < until:
                         at = table.fill(view, at, got, first, until)
@@ -227,6 +230,7 @@ def _receive(sock: socket.socket, descriptor: int, job: bulk.StageJob, room: int
     view = memoryview(buffer)
     held = size = 0
     while True:
+        os.sched_yield()
         got = sock.recv_into(view[held : held + RECEIVE_BYTES])
         if not got:
             raise ConnectionError("it ended in the middle")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from regraft import __version__, kernels
 from regraft.config import Config, addresses, warnings
+from regraft.errors import LocalError
 from regraft.journal.journal import Journal
 from regraft.journal.recovery import recover
 from regraft.journal.retention import KEEP, Retention
@@ -48,12 +49,25 @@ def run(config: Config) -> int:
         log.warning("%s", warning)
     with DataFolder.open(config.data, config.name) as folder:
         node = Node(folder.identity, config.limits, config.heartbeat_ms, random.SystemRandom())
+        if config.rules:
+            node.load_rules(read_rules(config.rules), config.rules)
         journal = open_journal(folder.path / "journal", config)
         # Between what Python does about them and what the node does, a signal could be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             failed = runner.run(_serve(node, journal, folder.path / "journal", config))
     return 1 if failed else 0
+
+
+def read_rules(file: str) -> str:
+    """The text of a file of rules."""
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LocalError(
+            "bad-configuration", f"cannot read the rules in {file}: {reason}"
+        ) from None
 
 
 def open_journal(folder: Path, config: Config) -> Journal:
@@ -117,10 +131,13 @@ async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> 
     reports = Reports(loop, driver.report)
     driver.disk = Disk(folder, reports)
     streams = [Retained(stream.name, stream.topic, stream.exact) for stream in config.streams]
-    early = os.environ.get("REGRAFT_BUG", "") == "confirm-early"  # tests must notice this one
+    bug = os.environ.get("REGRAFT_BUG", "")  # tests must notice these
+    early, split = bug == "confirm-early", bug == "split-commit"
     if early:
         log.critical("REGRAFT_BUG is set: messages are confirmed before they are safe")
-    node.keep(journal, streams, clock.now(), early)
+    if split:
+        log.critical("REGRAFT_BUG is set: transactions are written in two pieces")
+    node.keep(journal, streams, clock.now(), early, config.when_away, split)
     driver.aside = Aside(folder, folder.with_name("staged"), config.limits, reports)
     node.hand_over(clock.now())
     host, port = driver.listen(config.host, config.port)

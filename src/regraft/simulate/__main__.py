@@ -5,6 +5,9 @@
     python -m regraft.simulate --network --seeds 0..9999
     python -m regraft.simulate --churn --nodes 300 --seeds 0..99
     python -m regraft.simulate --network --bug no-guard --seeds 0..399
+    python -m regraft.simulate --grove --seeds 0..9999
+    python -m regraft.simulate --custody --seeds 0..9999       persistent messages between nodes
+    python -m regraft.simulate --replies --seeds 0..9999
 
 A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
 the same way, and what is left is printed.
@@ -16,10 +19,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from regraft.simulate.durable_story import DurableStory
+from regraft.simulate.grove_story import GroveStory
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
+from regraft.simulate.reply_story import ReplyStory, reply_plan
 from regraft.simulate.shrink import TRIES_MAX, shrink
 from regraft.simulate.story import Story, complaints
 
@@ -43,6 +49,25 @@ def tell_durable(seed: int) -> list[str]:
     return story.complaints
 
 
+def tell_grove(seed: int, bugs: frozenset[str], quiet: bool) -> list[str]:
+    """A story of links that replace others, in a tree that only routes; the complaints."""
+    story = GroveStory(seed, bugs)
+    found = story.tell()
+    if found or not quiet:
+        print(f"seed {seed}: {story.about}, {story.grove.record.messages} messages")
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
+def tell_replies(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
+    """A story of questions, replies and contexts; the complaints."""
+    story = ReplyStory(reply_plan(seed), bugs, print if trace else None)
+    found = story.tell()
+    if found or not quiet:
+        told = ", ".join(f"{count} {what}" for what, count in story.answers.counts.items())
+        print(f"seed {seed}: questions at {story.plan.nodes} nodes, {story.plan.mode}, {told}")
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
 @dataclass(slots=True)
 class Networks:
     """Stories of many nodes: how they are told, and what came of them."""
@@ -54,6 +79,7 @@ class Networks:
     trace: bool = False
     shrinking: bool = True
     quiet: bool = False
+    custody: bool = False
     tries_max: int = TRIES_MAX  # to shorten what fails
     converged_ms: list[float] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
@@ -62,7 +88,7 @@ class Networks:
         """What happens by a seed."""
         if self.churn:
             return churn_plan(seed, self.nodes or 300)
-        return make_plan(seed, self.mode, self.nodes)
+        return make_plan(seed, self.mode, self.nodes, custody=self.custody)
 
     def tell(self, seed: int) -> list[str]:
         """One story; the complaints."""
@@ -71,6 +97,7 @@ class Networks:
         story.tell()
         counts = {**story.deliveries.counts, "attached": story.tree.attachments}
         counts |= {what: story.disks.counts.get(what, 0) for what in ("confirmed", "refused")}
+        counts["due elsewhere"] = sum(map(len, story.disks.custodies.due.values()))
         for what, count in counts.items():
             self.totals[what] = self.totals.get(what, 0) + count
         if story.converged_ms >= 0:
@@ -122,6 +149,9 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("seed", nargs="*", default=[], help="a number, or a range such as 0..99")
     add("--seeds", action="append", default=[], metavar="A..B", help="the same")
     add("--network", action="store_true", help="only the story of many nodes")
+    add("--replies", action="store_true", help="only the story of questions and contexts")
+    add("--grove", action="store_true", help="only the story of links that replace others")
+    add("--custody", action="store_true", help="about persistent messages between nodes")
     add("--churn", action="store_true", help="very many nodes that come and go")
     add("--nodes", type=int, default=0, help="how many, instead of 3 to 20")
     add("--mode", choices=MODES, default="", help="of the story of many nodes")
@@ -143,11 +173,18 @@ def main(arguments: list[str]) -> int:
         asked.trace,
         not asked.whole,
         quiet=len(seeds) > 100,
+        custody=asked.custody,
     )
-    only = asked.network or asked.churn or asked.nodes or asked.mode or asked.bug
+    only = asked.custody or asked.network or asked.churn or asked.nodes or asked.mode or asked.bug
     tellers: list[Callable[[int], list[str]]] = [networks.tell]
-    if not only:
-        tellers = [tell, tell_durable, networks.tell]
+    grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
+    replies = partial(tell_replies, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
+    if asked.grove:
+        tellers = [grove]
+    elif asked.replies:
+        tellers = [replies]
+    elif not only:
+        tellers = [tell, tell_durable, networks.tell, grove, replies]
     failed = 0
     for number, seed in enumerate(seeds, 1):
         for teller in tellers:

@@ -240,10 +240,11 @@ def tables(
                 yield Complaint("table", text)
             behind = _behind(standings, key, other)
             whole = set().union(*(wanted.get(node, set()) for node in behind))
-            yield from _same(f"{key} was told by {other}", theirs, whole, covering)
+            yield from same(f"{key} was told by {other}", theirs, whole, covering)
 
 
-def _same(what: str, told: set[Filter], wanted: set[Filter], covering: bool) -> Iterator[Complaint]:
+def same(what: str, told: set[Filter], wanted: set[Filter], covering: bool) -> Iterator[Complaint]:
+    """Whether somebody was told what is wanted, and nothing else."""
     if not covering:
         if told != wanted:
             yield Complaint("table", f"{what} {_both(told, wanted)}")

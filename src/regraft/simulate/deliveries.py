@@ -21,15 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from regraft.model.message import Message
 from regraft.simulate.checkers import NEVER, Complaint, Filter, Key, Tree, covers
+from regraft.simulate.guest import Guest
 
 PATIENCE_NS = 2_000_000_000
 CALM_NS = 1_500_000_000  # nothing happens for that long before something counts as established
-
-IN_DOUBT = "journal-failed"  # nobody knows what of it the disk has
 
 Way: TypeAlias = tuple[tuple[int, Key], ...]  # wires, and the nodes behind them
 
@@ -44,7 +43,16 @@ class Subscription:
     filter: Filter
     since_ns: int = NEVER  # when it was confirmed
     until_ns: int = NEVER  # when the guest wanted to end it, or ended
-    keeps: bool = False  # it is a journal's, for persistent messages only
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """A guest at a node."""
+
+    guest: Guest
+    node: Key
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    said: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,8 +124,6 @@ class Deliveries:
             way = ways.get(subscription.node)
             if way is None or subscription.until_ns <= publication.ns:
                 continue
-            if subscription.keeps and not publication.kept:
-                continue
             if not subscription.filter.takes(publication.message):
                 continue
             publication.ways[subscription.node] = way
@@ -187,8 +193,7 @@ class Deliveries:
                     yield Complaint("mismatch", f"{text} for {one.filter if one else 'nothing'}")
             if not taken:
                 yield Complaint("mismatch", f"{what} for no subscription")
-            keeps = any(one is not None and one.keeps for one in taken)
-            if said.refused and not (keeps and said.refused == IN_DOUBT):
+            if said.refused:
                 yield Complaint("refused", f"{what}, which was refused: {said.refused}")
             before = last.setdefault((sight.guest, sight.publisher, said.kept), [])
             yield from self._order(what, sight, before)

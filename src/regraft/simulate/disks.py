@@ -27,8 +27,8 @@ from regraft.limits import Limits
 from regraft.model.message import DeliveryMode, Message
 from regraft.node.event import Event
 from regraft.node.storage import Retained
-from regraft.simulate.checkers import Complaint, Filter, Key, canonical
-from regraft.simulate.deliveries import Sight, Subscription
+from regraft.simulate.checkers import Complaint, Filter, canonical
+from regraft.simulate.custodies import STREAM, Custodies
 from regraft.simulate.disk import Disk
 from regraft.simulate.ledger import Ledger, Letter, judge
 from regraft.simulate.plan import BOXES, Plan
@@ -37,7 +37,6 @@ from regraft.simulate.witness import Witness, audit
 from regraft.simulate.world import Broker, World
 from regraft.wire import native
 
-STREAM = "all"
 CONFIRM_EARLY = "confirm-early"  # a bug of the nodes
 
 
@@ -53,7 +52,6 @@ class Place:
     broker: Broker | None = None  # the one that runs, or ran last
     regulars: dict[int, Regular] = field(default_factory=dict)
     short: bool = False  # the disk was full since the node was started
-    line: Subscription | None = None  # what the stream has to get from everywhere
     _sent: dict[int, dict[int, Letter]] = field(default_factory=dict)  # by connection and ordinal
     _unsafe: dict[Letter, None] = field(default_factory=dict)
     _witness: Witness = field(default_factory=Witness)
@@ -108,13 +106,7 @@ class Place:
                 self.ledger.answered(said, sent)
 
     def _reported(self, event: Event) -> None:
-        if self.ledger.reported(event):
-            self.is_short_of_keeping()
-
-    def is_short_of_keeping(self) -> None:
-        """From now on it may be that something is not kept that comes from other nodes."""
-        if self.line is not None:
-            self.line.until_ns = min(self.line.until_ns, self.ledger.world.ns)
+        self.ledger.reported(event)
 
     def refuses(self) -> set[str]:
         """Why something may be refused."""
@@ -122,14 +114,22 @@ class Place:
         return names | {"journal-failed"} if self.ledger.broken else names
 
     def wanted(self) -> Iterator[Filter]:
-        """What the journal wants; of mailboxes that nobody was told of the node knows it."""
-        yield canonical(self.stream.pattern, False, "")
+        """What the node wants of others, beside what its guests do: to be told of messages.
+
+        Those who read mailboxes want what is not persistent, too.
+        """
         assert self.broker is not None
+        yield canonical(self.broker.node.custody_topic, True, "")
         rows = self.broker.node.report("journal", 1000)["rows"]
-        there = {row["name"] for row in rows if row["kind"] == "mailbox"}
+        read = {row["name"] for row in rows if row.get("attached")}
         for box in self.ledger.current.values():
-            if box.stands_ns >= 0 or box.name in there:
+            if box.name in read:
                 yield canonical(box.pattern, False, "")
+
+    def custody(self) -> dict[str, Any]:
+        """What the node says of other nodes' mailboxes."""
+        assert self.broker is not None
+        return self.broker.node.report("custody", 1000)
 
 
 @dataclass(slots=True)
@@ -143,9 +143,11 @@ class Disks:
     places: dict[str, Place] = field(default_factory=dict)  # by the name of the node
     letters: dict[bytes, Letter] = field(default_factory=dict)  # of all
     counts: dict[str, int] = field(default_factory=dict)
+    custodies: Custodies = field(init=False)
     _firsts: dict[Letter, Place] = field(default_factory=dict)  # where letters began
 
     def __post_init__(self) -> None:
+        self.custodies = Custodies(self.places)
         for index, pattern in self.plan.disks:
             random = Random(f"disk {self.plan.seed} {index}")
             limits = Limits(
@@ -184,22 +186,10 @@ class Disks:
         place.begin(broker)
         return broker
 
-    def line(self, key: Key) -> Subscription | None:
-        """What the stream of a node that was just started should get."""
-        place = self.places.get(key[0])
-        if place is None:
-            return None
-        wanted = canonical(place.stream.pattern, False, "")
-        place.line = Subscription(_journal(key[0]), key[1], key, wanted, self.world.ns, keeps=True)
-        if place.short:
-            place.is_short_of_keeping()
-        return place.line
-
     def ends(self, name: str) -> None:
         """A node lives no more, or is about to be stopped: its regulars go."""
         place = self.places.get(name)
         if place is not None:
-            place.is_short_of_keeping()
             for regular in place.regulars.values():
                 regular.go()
 
@@ -236,6 +226,7 @@ class Disks:
         self._count("sent")
         if name in self.places:
             self._firsts[letter] = self.places[name]
+            self.custodies.sent(name, letter)
             self.places[name].sent(key, ordinal, letter)
 
     def seen(self, letter: Letter) -> None:
@@ -307,7 +298,6 @@ class Disks:
             return False
         place.disk.capacity = place.disk.used
         place.short = True
-        place.is_short_of_keeping()
         return True
 
     def room(self, index: int) -> bool:
@@ -335,10 +325,20 @@ class Disks:
 
     def make_well(self) -> None:
         """Nothing fails any more; a journal that failed stays so until its node is restarted."""
+        self.custodies.final = True
         for place in self.places.values():
-            if place.running:
-                place.disk.mend()
-                place.disk.capacity = None
+            place.found().mend()
+            place.disk.capacity = None
+
+    def unwell(self, leaving: set[str]) -> list[int]:
+        """Nodes that have to be started again, so that all that is due can come."""
+        return [
+            index
+            for index, _ in self.plan.disks
+            if _name(index) in leaving
+            or not self.places[_name(index)].running
+            or self.places[_name(index)].ledger.broken
+        ]
 
     def complaints(self) -> Iterator[Complaint]:
         """What was wrong since the last call."""
@@ -346,8 +346,8 @@ class Disks:
             found, place.ledger.complaints = place.ledger.complaints, []
             yield from (Complaint("journal", f"{place.name}: {text}") for text in found)
 
-    def finish(self) -> Iterator[Sight]:
-        """No node runs any more, and somebody looks what is left; what streams have."""
+    def finish(self) -> None:
+        """No node runs any more, and somebody looks what is left."""
         for name, place in self.places.items():
             boxes = [box for box in BOXES if box[0] in place.ledger.current]
             for final in (False, True):
@@ -363,22 +363,10 @@ class Disks:
                     place.ledger.complain(f"the stream begins with {replay.first}")
                 broker.power_off()
             judge(place.ledger)
-            yield from self._kept(place)
-
-    def _kept(self, place: Place) -> Iterator[Sight]:
-        """What the stream has, as if somebody had seen it at once."""
-        starts = place.line.id if place.line is not None else 0
-        ids = frozenset(range(1, starts + 1))
-        for _, letter in sorted(place.ledger.stream.letters.items()):
-            yield Sight(_journal(place.name), letter.publisher, letter.number, 0, ids)
 
 
 def _name(index: int) -> str:
     return f"node-{index}"
-
-
-def _journal(name: str) -> str:
-    return f"the journal of {name}"
 
 
 DISK_ACTS: dict[str, Callable[..., bool]] = {

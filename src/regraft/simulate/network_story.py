@@ -43,6 +43,7 @@ from regraft.simulate.deliveries import (
     Sight,
     Subscription,
     Trouble,
+    Visit,
 )
 from regraft.simulate.disks import DISK_ACTS, Disks
 from regraft.simulate.guest import Guest
@@ -56,19 +57,11 @@ LOOK_MS = 250
 COMPLAINTS_MAX = 20
 AFTERMATH_NS = 15_000 * MS  # for which something that went wrong may break links
 DISTURBED_NS = 4_000 * MS
-DISTURBING = {"start", "kill", "dark", "cut", "leave", "partition", "heal", "pause", "resume"}
+DISTURBING = {
+    *("start", "kill", "dark", "cut", "leave", "partition", "heal", "pause", "resume", "move"),
+}
 IDLE_EVENTS = {Datagram, Tick}
 IDLE_EFFECTS = {SendDatagram, WakeAt}
-
-
-@dataclass(slots=True, eq=False)
-class Visit:
-    """A guest at a node."""
-
-    guest: Guest
-    node: Key
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    said: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -93,6 +86,7 @@ class NetworkStory:
     _visits: dict[int, Visit] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)  # guests, and when
     _leaving: dict[Key, int] = field(default_factory=dict)  # nodes that were asked to, and when
+    _moves: dict[Key, int] = field(default_factory=dict)  # nodes that were told to, and when
     _disturbed: list[int] = field(default_factory=list)  # when something happened to the tree
     _cut: set[int] = field(default_factory=set)  # wires
     _paused: dict[int, int] = field(default_factory=dict)  # nodes, and numbers of troubles
@@ -131,7 +125,8 @@ class NetworkStory:
             end_ns = self.world.ns
             self._look_at_disks()
             judged = self.deliveries.judge(end_ns, self._gone, self._gentle())
-            self.complaints += islice(judged, COMPLAINTS_MAX)
+            mine = (one for one in judged if not self.plan.custody or one.kind != "lost")
+            self.complaints += islice(mine, COMPLAINTS_MAX)
             self.complaints += islice(self._uncaused(), COMPLAINTS_MAX)
         return self.complaints
 
@@ -182,20 +177,11 @@ class NetworkStory:
             hold_down_ms=500,
             hold_down_ms_max=2000,
         )
-        joining = Joining(
-            _address(index),
-            options,
-            plan.reconfiguration,
-            plan.deferral_ms,
-            plan.covering,
-            self.bugs,
-        )
+        how = (plan.reconfiguration, plan.deferral_ms, plan.covering)
+        joining = Joining(_address(index), options, *how, self.bugs)
         broker.node.join(joining, self.world.now())
         broker.begin()
         self._look(broker, key)
-        line = self.disks.line(key)
-        if line is not None:
-            self.deliveries.subscriptions.append(line)
         return True
 
     def _stepped(
@@ -280,7 +266,9 @@ class NetworkStory:
 
     def _gentle(self) -> frozenset[int]:
         """The wires of nodes that left while nothing else happened."""
-        calm = {key for key, ns in self._leaving.items() if self._was_calm(ns)}
+        calm = {
+            key for key, ns in (*self._leaving.items(), *self._moves.items()) if self._was_calm(ns)
+        }
         return frozenset(wire for wire, ends in self.tree.ends.items() if calm & {*ends})
 
     def _was_calm(self, ns: int) -> bool:
@@ -314,7 +302,7 @@ class NetworkStory:
 
     def _arrive(self, number: int, index: int) -> bool:
         broker = self._brokers.get(index)
-        if broker is None or number in self._visits:
+        if broker is None or number in self._visits or self._keys[broker] in self._leaving:
             return False
         name = f"guest-{number}@{len(self._gone)}"
         visit = Visit(self._guest(broker, name), self._keys[broker])
@@ -531,14 +519,33 @@ class NetworkStory:
             return False
         return self._command(index, "link-remove", {"node": other.id})
 
-    def _command(self, index: int, what: str, arguments: dict[str, str]) -> bool:
+    def _move(self, index: int, other: int) -> bool:
+        """An operator puts a node, with all below it, below another one that is not."""
+        broker, target = self._brokers.get(index), self._brokers.get(other)
+        if broker is None or target is None:
+            return False
+        standings = self.tree.standings
+        mover, end = self._keys[broker], self._keys[target]
+        parent = standings[mover].parent
+        steps = [node for _, node in self.tree.paths(mover).get(end, ())]
+        if parent is None or len(steps) < 2 or steps[0] != standings[mover].links[parent]:
+            return False
+        way = [standings[node].id for node in steps]
+        self._moves[mover] = self.world.ns
+        arguments = {"address": _address(other), "way": way}
+        return self._command(index, "link-move", arguments, troubling=False)
+
+    def _command(
+        self, index: int, what: str, arguments: dict[str, Any], troubling: bool = True
+    ) -> bool:
         """An operator says something to a node."""
         broker = self._brokers.get(index)
         if broker is None:
             return False
         operator = self._guest(broker, f"operator-{self.world.ns}")
         operator.pipe.send(native.encode(peers.Command(1, what, json.dumps(arguments).encode())))
-        self._trouble({_name(index)}, 3000)
+        if troubling:
+            self._trouble({_name(index)}, 3000)
         self.world.after(1000 * MS, operator.pipe.close)
         return True
 
@@ -546,7 +553,7 @@ class NetworkStory:
         """Links that ended for no reason."""
         for wire, ns in self.tree.until.items():
             one, other = self.tree.ends[wire]
-            if {one, other} & self._leaving.keys():
+            if {one, other} & (self._leaving.keys() | self._moves.keys()):
                 continue
             if wire in self._cut or not {one, other} <= self.tree.standings.keys():
                 continue
@@ -572,6 +579,12 @@ class NetworkStory:
         others = [index for index in self._starts if index != 0]
         if 0 in self._starts and others:
             self._start(0, others[:3])
+        leaving = {
+            self._keys[b][0] for b in self._brokers.values() if self._keys[b] in self._leaving
+        }
+        for index in self.disks.unwell(leaving):
+            self._kill(index)
+            self._start(index, [other for other in self._starts if other != index][:3])
         now = self.world.ns
         troubles = self.deliveries.troubles
         troubles[:] = [t._replace(until_ns=min(t.until_ns, now)) for t in troubles]
@@ -615,6 +628,7 @@ class NetworkStory:
             key = self._keys[broker]
             wanted.setdefault(key, set()).update(self.disks.wanted(key[0]))
         yield from tables(standings, wanted, self._interests, self.plan.covering)
+        yield from self.disks.custodies.unsettled()
 
     def _last_round(self) -> None:
         """Everybody says something, and whoever wants it gets it."""
@@ -628,7 +642,7 @@ class NetworkStory:
         for said in islice(self.deliveries.publications.values(), before, None):
             for one in self.deliveries.subscriptions:
                 wants = one.until_ns == NEVER and one.filter.takes(said.message)
-                if not wants or one in said.owed or said.refused or (one.keeps and not said.kept):
+                if not wants or one in said.owed or said.refused:
                     continue
                 text = f"no way for what {said.guest} said to {one.guest}, though all is well"
                 self.complaints.append(Complaint("unrouted", text))
@@ -645,8 +659,10 @@ class NetworkStory:
         for broker in self._brokers.values() if self.plan.disks else ():
             broker.paused = False
             broker.power_off()
-        self.deliveries.sights += self.disks.finish()
+        self.disks.finish()
         self.complaints += self.disks.complaints()
+        if not self.complaints:
+            self.complaints += islice(self.disks.custodies.judge(), COMPLAINTS_MAX)
 
 
 def _name(index: int) -> str:
@@ -680,4 +696,5 @@ ACTS: dict[str, Callable[..., bool]] = {
     "resume": NetworkStory._resume,
     "attach": NetworkStory._attach,
     "detach": NetworkStory._detach,
+    "move": NetworkStory._move,
 }

@@ -29,6 +29,11 @@ COLORS = ("red", "blue", "green")
 RETAINED = ("a/#", "b/#", "c/#", "#")
 BOXES = (("shelf", "a/#", 0), ("tray", "b/#", 0), ("rack", "+/x", 0))  # mailboxes
 
+RECONFIGURATIONS = (
+    *("strawman", "deferred-timed", "deferred-notified"),
+    *("informed-activation", "reconfiguration-path"),
+)
+
 STARTED_MS = 1500  # by then all nodes have been started
 TROUBLE_MS = 4500  # from then on things go wrong
 
@@ -57,10 +62,11 @@ class Plan:
     spread_ms: float = 15.0
     jitter: float = 0.1
     max_degree: int = 8
-    reconfiguration: str = "deferred-timed"
+    reconfiguration: str = "reconfiguration-path"
     deferral_ms: int = 3000
     covering: bool = True
     disks: tuple[tuple[int, str], ...] = ()  # nodes that have one, and what they retain there
+    custody: bool = False  # what live subscribers miss is not judged: moves that collide hold it up
 
     def without(self, acts: Sequence[Act]) -> Plan:
         """The same with these acts only."""
@@ -83,12 +89,16 @@ def make_plan(
     lasting_ms: float = 0,
     pace: float = 1.0,
     disks: bool | None = None,
+    custody: bool = False,
 ) -> Plan:
     """The plan of a seed: of 3 to 20 nodes and either mode, unless something else is said.
 
     `pace` is how much guests do, by the time that it all lasts. In every second story some nodes
-    have disks, unless `disks` says whether.
+    have disks, unless `disks` says whether. With `custody` it is all about these: most of what is
+    said is persistent, and there are mailboxes for it elsewhere.
     """
+    if custody:
+        mode, disks, pace = mode or "liveness", True, pace / 5
     random = Random(f"plan {seed}")
     mode = mode or MODES[seed % 2]
     nodes = nodes or random.choice((3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 12, 14, 17, 20))
@@ -105,10 +115,10 @@ def make_plan(
     chance = Random(f"disks {seed}")
     having: tuple[tuple[int, str], ...] = ()
     if chance.random() < 0.5 if disks is None else disks:
-        count = min(nodes, chance.choice((1, 2, 2, 3, 6)))
+        count = min(nodes, chance.choice((2, 3, 4, 6) if custody else (1, 2, 2, 3, 6)))
         where = sorted(chance.sample(range(nodes), count))
         having = tuple((node, chance.choice(RETAINED)) for node in where)
-        acts += _keeping(chance, nodes, where, end_ms)
+        acts += _keeping(chance, nodes, where, end_ms, 4.0 if custody else 1.0)
     acts.sort(key=lambda act: act.ms)
     return Plan(
         seed,
@@ -120,10 +130,11 @@ def make_plan(
         spread_ms=random.choice((1.0, 10.0, 25.0)),
         jitter=random.choice((0.05, 0.2, 1.0)),
         max_degree=random.choice((2, 3, 4, 8)),
-        reconfiguration=random.choice(("deferred-timed", "deferred-timed", "strawman")),
+        reconfiguration=random.choice(RECONFIGURATIONS),
         deferral_ms=random.choice((500, 3000)),
         covering=random.random() < 0.85,
         disks=having,
+        custody=custody,
     )
 
 
@@ -294,10 +305,17 @@ def _pause(random: Random, nodes: int, ms: float) -> Iterator[Act]:
 def _move(random: Random, nodes: int, ms: float) -> Iterator[Act]:
     """An operator changes the tree by hand."""
     node = random.randrange(nodes)
-    if random.random() < 0.5:
-        yield Act(ms, "attach", (node, random.randrange(nodes)))
-    else:
-        yield Act(ms, "detach", (node, random.randrange(8)))
+    what = random.choice(("attach", "detach", "move", "move"))
+    if what == "detach":
+        yield Act(ms, what, (node, random.randrange(8)))
+        return
+    yield Act(ms, what, (node, random.randrange(nodes)))
+    if what == "move":  # while others talk; and again, as not every one makes sense
+        for guest in range(3):
+            topic = (random.choice(TOPICS), random.randrange(6, 9), "red", 0)
+            yield Act(ms - 10, "publish", (guest, 40, 1.5, *topic))
+        for _ in range(2):
+            yield Act(ms + 1, what, (random.randrange(nodes), random.randrange(nodes)))
 
 
 def _leave(random: Random, nodes: int, ms: float) -> Iterator[Act]:
@@ -327,7 +345,9 @@ TROUBLES = {
 # ---------------------------------------------------------------------------------- disks
 
 
-def _keeping(random: Random, nodes: int, where: Sequence[int], end_ms: float) -> Iterator[Act]:
+def _keeping(
+    random: Random, nodes: int, where: Sequence[int], end_ms: float, pace: float
+) -> Iterator[Act]:
     """Somebody publishes what must not be lost at each node with a disk, and the disks fail."""
     comes = STARTED_MS + random.uniform(0, 500)
     lasting = (end_ms - comes) / 1000
@@ -335,11 +355,11 @@ def _keeping(random: Random, nodes: int, where: Sequence[int], end_ms: float) ->
     yield Act(comes, "subscribe", (390, 3900, random.choice(RETAINED), False, ""))
     for place, node in enumerate(where):
         yield from _coming(random, 300 + place, node, comes, end_ms)
-        for _ in range(int(lasting * random.choice((0.3, 0.7, 1.5)))):
+        for _ in range(int(lasting * random.choice((0.3, 0.7, 1.5)) * pace)):
             ms = random.uniform(comes, end_ms)
             act = _publish(random, 300 + place, ms)
             yield act if random.random() < 0.2 else act._replace(what="keep")
-        if random.random() < 0.6:
+        if random.random() < 0.6 * pace:
             yield from _reading(random, place, node, comes, end_ms)
     for _ in range(random.choice((0, 1, 3))):  # perhaps where there is no disk
         ms = random.uniform(comes, end_ms)

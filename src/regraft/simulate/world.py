@@ -443,6 +443,7 @@ class World:
         confirm_early: bool = False,
         identity: Identity | None = None,
         random: Random | None = None,
+        when_away: str = "refuse",
     ) -> Broker:
         """A new node; with a disk it recovers what that holds, as a node of the real world does.
 
@@ -464,7 +465,7 @@ class World:
                 disk.perform(RemoveSegment(first))
             broker.findings = recovered.findings
             journal = Journal(recovered, limits, now.wall_us, lambda name: kept.get(name, KEEP))
-            node.keep(journal, streams, now, confirm_early)
+            node.keep(journal, streams, now, confirm_early, when_away)
             broker.begin()
         return broker
 

@@ -40,9 +40,10 @@ from regraft.errors import (
     WorldError,
 )
 from regraft.kernels.checksum import crc32c
+from regraft.kernels.envelope import fields_of
 from regraft.model import varint
 from regraft.model.message import Message, decode_envelope, encode_envelope
-from regraft.wire import peers, protobuf
+from regraft.wire import peers, protobuf, questions
 from regraft.wire.protobuf import (
     boolean,
     enumeration,
@@ -103,6 +104,28 @@ class Kind(IntEnum):
     COMMAND = 31  # client -> node
     DONE = 32  # node -> client
     ORIGIN = 33  # node -> node
+    QUESTION = 34  # client -> node, node -> node
+    REPLY = 35  # both
+    COUNTED = 36  # node -> client, node -> node
+    ENDED = 37  # node -> client, node -> node
+    CONTEXT = 38  # client -> node
+    WITHDRAWN = 39  # client -> node, node -> node
+    FLUSH = 40
+    RESTORED = 41
+    ACTIVATE = 42
+    REROUTE = 43
+    REROUTED = 44
+    MOVING = 45
+    READY = 46
+    RELEASE = 47
+    HOMES = 50
+    HOME = 51
+    CARRIED = 52
+    TAKEN = 53
+    FINISHED = 60  # client -> node
+    TRANSACT = 61  # client -> node
+    DECIDE = 62  # client -> node
+    DECIDED = 63  # node -> client
 
 
 class StallPolicy(IntEnum):
@@ -120,6 +143,24 @@ class Outcome(IntEnum):
     RELEASE = 1  # somebody is to get it again
     REJECT = 2  # nobody is: it becomes a dead letter
     EXTEND = 3  # still at work on it
+
+
+class Decision(IntEnum):
+    """What is to become of a transaction."""
+
+    COMMIT = 0
+    PREPARE = 1  # it can be committed from then on, whatever happens
+    ROLLBACK = 2
+    ASK = 3  # nothing: what became of it?
+
+
+class TransactionState(IntEnum):
+    """What became of a transaction."""
+
+    UNKNOWN = 0  # it is not prepared, and nothing is known of its end
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    PREPARED = 3
 
 
 # -------------------------------------------------------------------- messages
@@ -173,6 +214,8 @@ class Welcome:
     time: int = sfixed64(14)
     journal: bytes = octets(15)
     sequence: int = uint64(16)
+    serial: int = uint64(17)
+    control_bytes_max: int = uint32(18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +237,7 @@ class Subscribe:
     options: bytes = octets(13)
     browse: bool = boolean(14)
     existing: bool = boolean(15)
+    replies: bool = boolean(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +275,7 @@ class Transfer:
     first_sequence: int = uint64(5)
     delivery_count: int = uint32(6)
     trace: bytes = octets(7)
+    question: int = uint64(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +405,53 @@ class Settled:
     token: int = uint64(2)
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A member of a group is done with so many messages that it does not answer."""
+
+    count: int = uint64(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """Some of what a transaction does; with the first of these it begins."""
+
+    serial: int = uint64(1)
+    messages: bytes = octets(2)
+    passing: bytes = octets(3)
+    settle: tuple[Settle, ...] = repeated(4, Settle)
+    subscribe: tuple[Subscribe, ...] = repeated(5, Subscribe)
+    remove: tuple[str, ...] = repeated(6, varint.STRING)
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """What is to become of a transaction: one of this session, or one that is prepared."""
+
+    serial: int = uint64(1)
+    gid: str = string(2)
+    decision: Decision = enumeration(3, Decision)  # noqa: RUF009, it declares a field
+    parts: int = uint32(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of it, and why."""
+
+    serial: int = uint64(1)
+    gid: str = string(2)
+    state: TransactionState = enumeration(3, TransactionState)  # noqa: RUF009
+    code: int = uint32(4)
+    name: str = string(5)
+    text: str = string(6)
+    messages: int = uint64(7)
+    known: bool = boolean(8)
+
+    def error(self) -> RegraftError | None:
+        """Why it is not as it was asked for."""
+        return Error(self.code, self.name, self.text).exception() if self.code else None
+
+
 # Whom a receiver of an error blames; all others are disputes about the protocol: PeerError.
 _BLAME: dict[str, type[RegraftError]] = {
     name: blame
@@ -408,6 +500,28 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.COMMAND: peers.Command,
     Kind.DONE: peers.Done,
     Kind.ORIGIN: peers.Origin,
+    Kind.QUESTION: questions.Question,
+    Kind.REPLY: questions.Reply,
+    Kind.COUNTED: questions.Counted,
+    Kind.ENDED: questions.Ended,
+    Kind.CONTEXT: questions.Context,
+    Kind.WITHDRAWN: questions.Withdrawn,
+    Kind.FLUSH: peers.Flush,
+    Kind.RESTORED: peers.Restored,
+    Kind.ACTIVATE: peers.Activate,
+    Kind.REROUTE: peers.Reroute,
+    Kind.REROUTED: peers.Rerouted,
+    Kind.MOVING: peers.Moving,
+    Kind.READY: peers.Ready,
+    Kind.RELEASE: peers.Release,
+    Kind.HOMES: peers.Homes,
+    Kind.HOME: peers.Home,
+    Kind.CARRIED: peers.Carried,
+    Kind.TAKEN: peers.Taken,
+    Kind.FINISHED: Finished,
+    Kind.TRANSACT: Transact,
+    Kind.DECIDE: Decide,
+    Kind.DECIDED: Decided,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -444,6 +558,28 @@ Control: TypeAlias = (
     | peers.Command
     | peers.Done
     | peers.Origin
+    | questions.Question
+    | questions.Reply
+    | questions.Counted
+    | questions.Ended
+    | questions.Context
+    | questions.Withdrawn
+    | peers.Flush
+    | peers.Restored
+    | peers.Activate
+    | peers.Reroute
+    | peers.Rerouted
+    | peers.Moving
+    | peers.Ready
+    | peers.Release
+    | peers.Homes
+    | peers.Home
+    | peers.Carried
+    | peers.Taken
+    | Finished
+    | Transact
+    | Decide
+    | Decided
 )
 
 
@@ -451,6 +587,11 @@ def encode(message: Control | Message) -> bytes:
     """The whole frame of a message."""
     payload = encode_envelope(message) if isinstance(message, Message) else protobuf.encode(message)
     return frame(KINDS[type(message)], payload)
+
+
+def payload(message: Control) -> bytes:
+    """What stands in the frame of a control message, without its header."""
+    return protobuf.encode(message)
 
 
 def decode(kind: int, payload: bytes) -> Any:
@@ -462,14 +603,26 @@ def decode(kind: int, payload: bytes) -> Any:
     return protobuf.decode(CLASSES[Kind(kind)], payload)
 
 
-def read_transfer(payload: bytes) -> tuple[int, tuple[int, ...], int, int]:
-    """What a receiver of a run wants to know: how many, for whom, from which sequence, attempts."""
+def read_confirmed(payload: bytes) -> tuple[int, int, int]:
+    """What a publisher wants to know of a CONFIRMED, which it may wait for with every message:
+    the ordinal of the last, how many, and takers of each.
+    """
+    match fields_of(payload):
+        case [(1, 0, ordinal), (2, 0, count), (3, 0, takers)] if takers <= varint.UINT32_MAX:
+            return ordinal, count, takers
+    message: Confirmed = decode(Kind.CONFIRMED, payload)  # or what is wrong with it
+    return message.ordinal, message.count, message.takers
+
+
+def read_transfer(payload: bytes) -> tuple[int, tuple[int, ...], int, int, int]:
+    """What a receiver of a run wants to know: how many, for whom, sequence, attempts, question."""
     transfer: Transfer = decode(Kind.TRANSFER, payload)
     return (
         transfer.count,
         transfer.subscriptions,
         transfer.first_sequence,
         transfer.delivery_count,
+        transfer.question,
     )
 
 

@@ -150,12 +150,149 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Flush:
+    """What waits because of a lost link waits no longer: the one in its place is complete."""
+
+    rid: bytes = octets(1)
+    route: tuple[bytes, ...] = repeated(2, varint.BYTES)
+    hops: int = uint32(3)
+    echo: bool = boolean(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The end of a lost link that FLUSH went to has unsubscribed, and all on the way."""
+
+    rid: bytes = octets(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """What need not be said on a new link before it is known that somebody wants it."""
+
+    rid: bytes = octets(1)
+    doubtful: tuple[Wanted, ...] = repeated(2, Wanted)
+    route: tuple[bytes, ...] = repeated(3, varint.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """What went by a lost link goes by you; I have entered it under these numbers."""
+
+    rid: bytes = octets(1)
+    given: tuple[Wanted, ...] = repeated(2, Wanted)
+    remove: tuple[int, ...] = repeated(3, varint.UINT64)
+    head: tuple[bytes, ...] = repeated(4, varint.BYTES)
+    tail: tuple[bytes, ...] = repeated(5, varint.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """Of what you entered in my name, this was not needed."""
+
+    rid: bytes = octets(1)
+    remove: tuple[int, ...] = repeated(2, varint.UINT64)
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A node is about to go from one parent to another: all that it sent is ahead of this."""
+
+    rid: bytes = octets(1)
+    mover: bytes = octets(2)
+    route: tuple[bytes, ...] = repeated(3, varint.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The new parent expects it; or somebody on the way does not know the next."""
+
+    rid: bytes = octets(1)
+    ok: bool = boolean(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Nothing more comes from my old parent: send me what you kept."""
+
+    rid: bytes = octets(1)
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Where the messages that follow began: what one publisher sent over one connection."""
 
     node: int = fixed64(1)
     stream: int = fixed64(2)
     first: int = fixed64(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How much is known of a node that keeps messages."""
+
+    journal: bytes = octets(1)
+    version: int = uint64(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Of which nodes that keep messages is known how much: what is newer is to be told."""
+
+    known: tuple[Known, ...] = repeated(1, Known)
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """A mailbox or a stream, and what it takes."""
+
+    number: int = uint64(1)
+    name: str = string(2)
+    pattern: str = string(3)
+    exact: bool = boolean(4)
+    selector: str = string(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a node keeps messages for, as it is passed on from node to node."""
+
+    journal: bytes = octets(1)
+    node: bytes = octets(2)
+    name: str = string(3)
+    version: int = uint64(4)
+    since: int = uint64(5)
+    add: tuple[Durable, ...] = repeated(6, Durable)
+    remove: tuple[int, ...] = repeated(7, varint.UINT64)
+    whole: bool = boolean(8)
+    first: bool = boolean(9)
+    last: bool = boolean(10)
+    gone: bool = boolean(11)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Messages for the mailboxes of a node, from the journal of the one where they began."""
+
+    journal: bytes = octets(1)
+    stream: int = uint64(2)
+    base: int = uint64(3)
+    first: int = uint64(4)
+    round: int = uint64(5)
+    frames: bytes = octets(6)
+    offset: int = uint64(7)
+    total: int = uint64(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """They are persisted, up to there; or something is missing behind it."""
+
+    journal: bytes = octets(1)
+    stream: int = uint64(2)
+    upto: int = uint64(3)
+    round: int = uint64(4)
+    missing: bool = boolean(5)
 
 
 @dataclass(frozen=True, slots=True)

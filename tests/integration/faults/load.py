@@ -95,6 +95,8 @@ class Load:
         self.error: BaseException | None = None
         self._batches = batches
         self._stop = False
+        self._go = threading.Event()
+        self._go.set()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -110,6 +112,8 @@ class Load:
         reading = asyncio.create_task(self._read(box))
         number = 0
         for _ in range(self._batches):
+            while not self._go.is_set() and not self._stop:
+                await asyncio.sleep(0.002)
             if self._stop:
                 break
             bodies = [b"%d" % (number + k) for k in range(BATCH)]
@@ -146,8 +150,19 @@ class Load:
         end = time.monotonic() + timeout_s
         while self.confirmed < enough:
             if self.error is not None or time.monotonic() > end or not self._thread.is_alive():
-                raise AssertionError(f"only {self.confirmed} of {enough}: {self.error!r}")
+                raise AssertionError(
+                    f"only {self.confirmed} of {enough}: {self.error!r}, refused: {self.refused}"
+                )
             time.sleep(0.002)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Publish nothing meanwhile: what was written is looked at, which takes time for each."""
+        self._go.clear()
+        try:
+            yield
+        finally:
+            self._go.set()
 
     def run_out(self, timeout_s: float = 60) -> None:
         """Until all batches are published, or the node does not take them."""

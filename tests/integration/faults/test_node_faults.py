@@ -44,7 +44,7 @@ def cut(log: Path, cuts: int, in_memory: bool, **variables: str) -> list[list[st
         for _ in range(cuts):
             time.sleep(pauses.random() * 0.05)
             load.wait_for(20)
-            with disk.cut(node.pid, then=note) as folder:
+            with disk.cut(node.pid, then=note) as folder, load.held():
                 found.append(losses(folder / "data", *promised))
             if variables and found[-1]:
                 break

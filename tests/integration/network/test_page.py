@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from operator import gt
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,10 @@ class Terminal:
 
     def _start(self, command: str) -> None:
         output = self._heard if " sub " in command else self._folder / f"log-{len(self.jobs)}"
+        before: list[int] = []
+        if " sub " in command:  # nodes want something of each other, too
+            wait_for(lambda: asyncio.run(self._known()) == asyncio.run(self._known(0.5)))
+            before = asyncio.run(self._known())
         with output.open("wb") as out:
             process = subprocess.Popen(
                 self._arguments(command),
@@ -81,18 +86,20 @@ class Terminal:
             )
         self.jobs.append(process)
         if " sub " in command:
-            wait_for(lambda: asyncio.run(self._everybody_knows()))
+            wait_for(lambda: all(map(gt, asyncio.run(self._known()), before)))
         else:
             wait_for(lambda: "listening on" in output.read_text())
 
-    async def _everybody_knows(self) -> bool:
+    async def _known(self, pause: float = 0.0) -> list[int]:
+        """How much each node knows to be wanted, by its own clients and by its neighbours."""
+        await asyncio.sleep(pause)
+        found = []
         for port in self._ports.values():
             async with await connect(f"127.0.0.1:{port}") as client:
                 own = (await client.inspect("node"))["subscriptions"]
                 links = (await client.inspect("topology"))["links"]
-                if not own and not any(link["received"] for link in links):
-                    return False
-        return True
+                found.append(own + sum(link["received"] for link in links))
+        return found
 
     def _output(self, command: str) -> str:
         done = subprocess.run(

@@ -1,6 +1,8 @@
 """A driver of its own: copies one stream to another, until all of it is copied or it is killed.
 
 python job.py URL CHECKPOINT MASTER ROWS_PER_BATCH
+
+It says "ready" when Java runs, and begins when it is told a line.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ SETTINGS = {
 
 def main(url: str, checkpoint: str, master: str, rows: str) -> None:
     spark = session("job", master, SETTINGS)
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        return
     frame = (
         spark.readStream.format("regraft")
         .option("url", url)

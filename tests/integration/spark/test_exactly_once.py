@@ -24,6 +24,7 @@ pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
 
 KILLS = int(os.environ.get("REGRAFT_DRIVER_KILLS", "5"))
 COUNT = 20_000
+PER_BATCH = COUNT // (20 * KILLS)  # so few that no driver comes to the end
 JOB = Path(__file__).with_name("job.py")
 RUN_S = 240.0
 
@@ -39,9 +40,16 @@ class Driver:
         }
         self.log = (checkpoint.parent / "driver.log").open("ab")
         self.popen = subprocess.Popen(
-            command, env=environ, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True,
-            text=True, bufsize=1,
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+            start_new_session=True, text=True, bufsize=1,
         )  # fmt: skip
+
+    def begin(self) -> None:
+        """Let the query begin; all before is the same for all queries, and takes long."""
+        assert self.wait_for("ready")
+        assert self.popen.stdin is not None
+        self.popen.stdin.write("begin\n")
+        self.popen.stdin.flush()
 
     def wait_for(self, word: str) -> bool:
         """Read what it says up to this word; False if it ends before."""
@@ -54,7 +62,8 @@ class Driver:
         self.close()
 
     def close(self) -> None:
-        assert self.popen.stdout is not None
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self.popen.stdin.close()
         self.popen.stdout.close()
         self.log.close()
 
@@ -78,26 +87,36 @@ def copied(node: Served) -> list[int]:
 def test_drivers_that_are_killed_at_any_moment(tmp_path: Path) -> None:
     source = random.Random(20261116)
     node = Served(tmp_path / "node")
-    kills = 0
+    checkpoint = tmp_path / "checkpoint"
+    drivers: list[Driver] = []
+
+    def prepare(rows: int) -> None:
+        drivers.append(Driver(node, checkpoint, "local[2]", rows))
+
     try:
         node.publish(orders(0, COUNT))
-        for _ in range(KILLS):
-            driver = Driver(node, tmp_path / "checkpoint", "local[2]", COUNT // (4 * KILLS))
-            if not driver.wait_for("started"):
-                break
+        prepare(PER_BATCH)
+        for left in reversed(range(KILLS)):
+            driver = drivers[0]
+            driver.begin()
+            prepare(PER_BATCH if left else COUNT)  # Java starts meanwhile
+            assert driver.wait_for("started")
             if source.random() < 0.7:
-                driver.wait_for("batch")
+                assert driver.wait_for("batch")
             time.sleep(source.uniform(0, 1.5))
-            driver.kill()
-            kills += 1
+            drivers.pop(0).kill()
         before = len(copied(node))
-        last = Driver(node, tmp_path / "checkpoint", "local[2]", COUNT)
+        (last,) = drivers
+        last.begin()
         last.end()
+        drivers.clear()
         rows = copied(node)
-        print(f"{kills} drivers killed, {before} rows before the last one, {len(rows)} in the end")
+        print(f"{KILLS} drivers killed, {before} rows before the last one, {len(rows)} in the end")
         assert rows == list(range(COUNT))
-        assert kills == KILLS
+        assert 0 < before < COUNT  # or no driver was killed in the middle
     finally:
+        for driver in drivers:
+            driver.kill()
         node.kill()
 
 
@@ -122,6 +141,7 @@ def test_an_executor_that_is_lost(tmp_path: Path) -> None:
     try:
         node.publish(orders(0, COUNT))
         driver = Driver(node, tmp_path / "checkpoint", "local-cluster[2,1,768]", COUNT // 8)
+        driver.begin()
         assert driver.wait_for("batch")
         alive = [
             pid for pid in executors(driver) if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()

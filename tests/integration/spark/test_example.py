@@ -44,7 +44,9 @@ def rows(node: Served) -> int:
 
 def test_the_example_runs_and_goes_on_where_it_was(node: Served, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regraft", "pipeline", "run", "--master", "local[2]"]
-    command += ["--conf", "spark.ui.enabled=false", str(EXAMPLES / "ticker_pipeline.py")]
+    quick = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    command += ["--conf", "spark.ui.enabled=false", "--conf", quick]
+    command += [str(EXAMPLES / "ticker_pipeline.py")]
     command += ["--url", node.url, "--checkpoint", str(tmp_path / "checkpoint"), "--publish", "600"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=RUN_S)

@@ -36,6 +36,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.kill()
 
 
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Served]:
+    """A node for a test that publishes, or counts what others might publish."""
+    served = Served(tmp_path / "own")
+    served.publish(orders(0, COUNT))
+    yield served
+    served.kill()
+
+
 def read(spark: Any, node: Served, schema: str = "", **options: str) -> Any:
     reader = spark.read.format("regraft").options(**{"url": node.url, "subscribe": "orders"})
     reader = reader.options(**options)
@@ -49,12 +58,12 @@ def numbers(frame: Any) -> list[int]:
 NS = "n bigint, sequence bigint, topic string, symbol string, timestamp timestamp"
 
 
-def test_rows_are_the_messages(spark: Any, node: Served) -> None:
+def test_rows_are_the_messages(spark: Any, own: Served) -> None:
     values = {
         "bool": True, "int": -(2**63), "float": 1.5, "string": "grüß", "bytes": b"\x00\xff",
         "time": Timestamp(1_700_000_000_123_456),
     }  # fmt: skip
-    with regraft.connect_blocking(node.url) as client:
+    with regraft.connect_blocking(own.url) as client:
         headers = {"priority": 7, "correlation": "c", "type_name": "Tick"}
         client.publish(
             "ticks/a",
@@ -65,7 +74,7 @@ def test_rows_are_the_messages(spark: Any, node: Served) -> None:
             content_type="text/x",
             **headers,
         )
-    frame = spark.read.format("regraft").option("url", node.url).option("subscribe", "ticks")
+    frame = spark.read.format("regraft").option("url", own.url).option("subscribe", "ticks")
     (row,) = frame.option("includeHeaders", "true").load().collect()
     assert (row.stream, row.partition, row.sequence, row.topic) == ("ticks", 0, 1, "ticks/a")
     assert bytes(row.body) == b"body"
@@ -189,18 +198,18 @@ def to_files(frame: Any, place: Path, **trigger: Any) -> Any:
     )
 
 
-def test_a_stream_goes_on_where_it_was(spark: Any, node: Served, tmp_path: Path) -> None:
+def test_a_stream_goes_on_where_it_was(spark: Any, own: Served, tmp_path: Path) -> None:
     seen: list[tuple[int, dict[str, int]]] = []
     listener = LagListener(lambda _, progress, lag: seen.append((progress["numInputRows"], lag)))
     spark.streams.addListener(listener)
     try:
-        query = to_files(stream(spark, node, maxOffsetsPerTrigger="1000"), tmp_path)
+        query = to_files(stream(spark, own, maxOffsetsPerTrigger="1000"), tmp_path)
         query.awaitTermination()
         rows = [progress["numInputRows"] for progress in query.recentProgress]
         assert [count for count in rows if count] == [1000, 1000, 1000]
         assert lag_of(query.recentProgress[0])["orders"] > 0
-        node.publish(orders(COUNT, 50))
-        to_files(stream(spark, node), tmp_path).awaitTermination()
+        own.publish(orders(COUNT, 50))
+        to_files(stream(spark, own), tmp_path).awaitTermination()
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(20_000)
         assert any(count == 1000 and lag["orders"] >= 2000 for count, lag in seen)
     finally:
@@ -211,14 +220,22 @@ def test_a_stream_goes_on_where_it_was(spark: Any, node: Served, tmp_path: Path)
 
 
 def test_streams_that_come_later_are_read_from_their_beginning(
-    spark: Any, node: Served, tmp_path: Path
+    spark: Any, own: Served, tmp_path: Path
 ) -> None:
-    options = {"subscribePattern": "o.*|t.*"}
-    reader = spark.readStream.format("regraft").option("url", node.url).options(**options)
-    frame = reader.option("startingOffsets", "earliest").schema("stream string").load()
-    to_files(frame, tmp_path).awaitTermination()
-    found = {row.stream for row in spark.read.parquet(str(tmp_path / "rows")).collect()}
-    assert found == {"orders", "ticks"}
+    def read_on() -> dict[str, int]:
+        reader = spark.readStream.format("regraft").option("url", own.url)
+        reader = reader.option("subscribePattern", "orders|late").schema("stream string")
+        to_files(reader.option("startingOffsets", "earliest").load(), tmp_path).awaitTermination()
+        found = spark.read.parquet(str(tmp_path / "rows")).groupBy("stream").count().collect()
+        return {row["stream"]: row["count"] for row in found}
+
+    there = own.next("orders") - 1
+    assert read_on() == {"orders": there}
+    with regraft.connect_blocking(own.url) as client:
+        client.create_topic("late", retain=True)
+        for body in (b"1", b"2", b"3"):
+            client.publish("late", body, persistent=True, confirm=True)
+    assert read_on() == {"orders": there, "late": 3}
 
 
 def test_a_watermark_and_a_window(spark: Any, node: Served, tmp_path: Path) -> None:

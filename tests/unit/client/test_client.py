@@ -508,7 +508,7 @@ async def test_flush_waits_and_refusals_go_to_who_asked_for_them() -> None:
         client = await bus.connect()
         refused: list[int] = []
         client.on_refused(lambda error, count: refused.append(count))
-        await client.publish("a", b"", to="bob")
+        await client.publish("a", b"", override_rules=b"nonsense")
         await client.flush(timeout=5)
         assert refused == [1]
         with pytest.raises(LocalError, match="inspect one of node"):
@@ -543,7 +543,7 @@ async def test_mistakes_of_the_application_do_not_end_the_client() -> None:
             client.on_missed,
         ):
             register(fails)
-        await client.publish("a", b"", to="bob")
+        await client.publish("a", b"", override_rules=b"nonsense")
         await client.flush(timeout=5)
         bus.kill()
         bus.start()
@@ -565,8 +565,8 @@ async def test_many_who_wait_for_a_confirmation_each_get_their_own() -> None:
         client = await bus.connect()
         told = await asyncio.gather(
             *(
-                client.publish("a", b"", confirm=True, timeout=5, to="bob" if n % 3 == 0 else "")
-                for n in range(20)
+                client.publish("a", b"", confirm=True, timeout=5, override_rules=rules)
+                for rules in (b"" if n % 3 else b"nonsense" for n in range(20))
             ),
             return_exceptions=True,
         )

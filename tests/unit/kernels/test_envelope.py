@@ -90,7 +90,8 @@ def a_message(choice: random.Random) -> Message:
         include_original=perhaps(True, False),
         logging_method=perhaps(choice.choice(NUMBERS), 0),
         compression=perhaps(Compression.GZIP, Compression.NONE),
-        unknown=perhaps(field(26, 0, b"\x07") + field(2**29 - 1, 2, b"hi"), b""),
+        where=perhaps(choice.choice(TEXTS), ""),
+        unknown=perhaps(field(99, 0, b"\x07") + field(2**29 - 1, 2, b"hi"), b""),
     )
 
 
@@ -135,6 +136,7 @@ def expected(data: bytes) -> tuple[bytes, bytes, int, int] | None:
     except PeerError:
         return None
     special = int(message.delivery_mode) | (2 if message.to or message.override_rules else 0)
+    special |= 8 if message.where else 0
     return (
         message.topic.encode(),
         message.body,

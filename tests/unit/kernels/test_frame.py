@@ -75,6 +75,20 @@ def test_a_transfer_header_is_a_frame_of_the_protocol(
     assert native.decode(kind, payload) == native.Transfer(65_537, numbers)
 
 
+@both
+def test_a_confirmation_is_a_frame_of_the_protocol(module: ModuleType) -> None:
+    chance = random.Random(5)
+    edges = [0, 1, 127, 128, (1 << 32) - 1, (1 << 63) - 1]
+    for _ in range(500):
+        ordinal, count, takers = (
+            chance.choice([chance.choice(edges[:top]), chance.getrandbits(bits)])
+            for top, bits in ((6, 63), (6, 30), (5, 32))
+        )
+        known = chance.random() < 0.5
+        expected = native.encode(native.Confirmed(ordinal, count, takers, known))
+        assert module.confirmed(ordinal, count, takers, known) == expected
+
+
 def test_compiled_equals_interpreted() -> None:
     choice = random.Random(6)
     for _ in range(200):

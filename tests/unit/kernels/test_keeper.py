@@ -141,7 +141,7 @@ def test_neighbours_are_confirmed_together(desk: Desk) -> None:
 
 def test_a_refusal_between_two_messages_does_not_shift_ordinals(desk: Desk) -> None:
     persistent = native.encode(Message("kept/a", delivery_mode=DeliveryMode.PERSISTENT))
-    refused = native.encode(Message("kept/a", to="bob", delivery_mode=DeliveryMode.PERSISTENT))
+    refused = native.frame(native.Kind.MESSAGE, persistent[12:], native.FLAG_CONTROL)
     desk.feed(persistent + refused + persistent + persistent)
     assert desk.release(desk.write()) == [(1, 1, 1, False), (4, 2, 1, False)]
     assert desk.source.refusals == [(2, 1, 27)]

@@ -155,7 +155,8 @@ def split(run: bytes) -> list[bytes]:
 
 # ------------------------------------------------------------------- generated
 
-TOPICS = [b"a", b"a/b", b"b", b"none", b"forbidden", "é/ü".encode(), b"x" * 300]
+ADDRESS = b"$peer/somebody"  # where messages go that say `to`, whatever their topic
+TOPICS = [b"a", b"a/b", b"b", b"none", b"forbidden", "é/ü".encode(), b"x" * 300, ADDRESS]
 
 
 def a_plan(choice: random.Random) -> Plan:
@@ -209,8 +210,8 @@ class Model:
     def take(self, frames: list[bytes]) -> None:
         for ordinal, frame in enumerate(frames, 1):
             message = decode_envelope(frame[12:])
-            topic = message.topic.encode()
-            special = message.to or message.delivery_mode or frame[5]
+            topic = ADDRESS if message.to else message.topic.encode()
+            special = message.delivery_mode or frame[5]
             if message.expiration_us and message.expiration_us <= NOW_US:
                 self.expired += 1
             elif topic in self.plan.refusals:
@@ -342,7 +343,8 @@ def test_refusals_of_neighbours_are_one_note(module: SimpleNamespace) -> None:
     bench = one_taker(module)
     bench.plan.refusals[b"no"] = NOT_AUTHORIZED
     frames = ["no", "no", "a", "no"]
-    bench.run(b"".join(map(message, frames)) + message("a", to="me") + message("no"))
+    kept = message("a", delivery_mode=DeliveryMode.PERSISTENT)  # where there is no journal
+    bench.run(b"".join(map(message, frames)) + kept + message("no"))
     assert bench.source.refusals == [
         (1, 2, NOT_AUTHORIZED),
         (4, 1, NOT_AUTHORIZED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -450,3 +451,33 @@ def test_sequences_of_publishers(module: ModuleType) -> None:
         module.sequences(native.encode(native.Heartbeat()), 0, 12)
     with pytest.raises(ValueError, match="malformed"):
         module.sequences(native.frame(7, b""), 0, 12)
+
+
+def test_recent_records_are_found_and_gaps_are_seen(module: ModuleType) -> None:
+    """Against a list of all records."""
+    chance = random.Random(11)
+    made = recorder(module, segment_bytes=1 << 20)
+    slots = [made.add_stream(number, 1) for number in range(1, 4)]
+    records: dict[int, list[tuple[int, int, int]]] = {slot: [] for slot in slots}
+    next_sequences = dict.fromkeys(slots, 1)
+    for _ in range(200):
+        chosen = sorted(chance.sample(slots, chance.randrange(1, 4)))
+        count = chance.randrange(1, 4)
+        data = frames(b"x" * chance.randrange(300)) * count
+        end = made.append_frames(data, count, 0, chosen, 0)
+        size = 48 + 12 * len(chosen) + len(data)
+        for slot in chosen:
+            records[slot].append((next_sequences[slot], count, end - (size + 7 & ~7)))
+            next_sequences[slot] += count
+        for slot in slots:
+            known = records[slot][-16:]
+            for sequence in range(next_sequences[slot] + 2):
+                at = [at for first, n, at in known if first <= sequence < first + n]
+                assert made.recent(slot, sequence) == (at[0] if at else -1)
+                far = [
+                    first
+                    for (_, _, before), (first, _, at) in pairwise(known)
+                    if first > sequence and at - before > 500
+                ]
+                expected = far[0] if far else next_sequences[slot]
+                assert made.far(slot, sequence, 500) == expected

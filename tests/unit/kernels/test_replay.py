@@ -548,7 +548,7 @@ def test_where_the_records_end_that_are_whole(module: SimpleNamespace) -> None:
     while walk.step(story.view, ends[-1][1], FIRST, 0) == FOUND:
         ends.append((walk.end, walk.next))
     assert len(ends) == 7
-    whole_until = module.records.whole_until
+    whole_until = module.replay.whole_until
     for size in range(len(story.view)):
         found = whole_until(story.view[:size], 0, FIRST)
         assert found == max(following for end, following in ends if end <= size)

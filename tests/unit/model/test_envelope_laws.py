@@ -45,7 +45,7 @@ VALUES = (
 )
 MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=4)
 # A varint field above all known numbers; its bytes are what a newer publisher could send.
-UNKNOWN = st.sampled_from([b"", b"\xd0\x01\x07", b"\xda\x01\x02hi\xd0\x01\x00"])
+UNKNOWN = st.sampled_from([b"", b"\xf8\x01\x07", b"\xfa\x01\x02hi\xf8\x01\x00"])
 MESSAGES = st.builds(
     Message,
     topic=NAMES,
@@ -72,6 +72,7 @@ MESSAGES = st.builds(
     include_original=st.booleans(),
     logging_method=UINT32,
     compression=st.sampled_from(Compression),
+    where=TEXT,
     unknown=UNKNOWN,
 )
 
@@ -176,7 +177,7 @@ def samples() -> list[bytes]:
         context={"c": "d"},
         report_delivery_error=True,
         compression=Compression.GZIP,
-        unknown=b"\xd0\x01\x07",
+        unknown=b"\xf8\x01\x07",
     )
     return [encode_envelope(rich), encode_envelope(Message("t", b"x", {"n": 1}))]
 

@@ -55,7 +55,8 @@ def test_a_message_does_not_change() -> None:
         (Message("a", attributes={"b": b""}), "52050a01623200"),
         (Message("a", attributes={"b": Timestamp(1)}), "520c0a016239" + "01" + "00" * 7),
         (Message("a", context={"b": True}), "9a01050a01621001"),
-        (Message("a", unknown=bytes.fromhex("d00101")), "d00101"),
+        (Message("a", where="x"), "d2010178"),
+        (Message("a", unknown=bytes.fromhex("f80101")), "f80101"),
     ],
 )
 def test_these_bytes_follow_the_topic(message: Message, written: str) -> None:
@@ -75,9 +76,9 @@ def test_a_written_zero_is_read_where_absent_is_zero() -> None:
 
 
 def test_unknown_fields_keep_their_order_and_end_up_last() -> None:
-    message = decoded("d00101" + TOPIC + "d50101020304" + "d00102" + "2a0162")
+    message = decoded("f80101" + TOPIC + "fd0101020304" + "f80102" + "2a0162")
     assert message.body == b"b"
-    assert message.unknown.hex() == "d00101" + "d50101020304" + "d00102"
+    assert message.unknown.hex() == "f80101" + "fd0101020304" + "f80102"
     assert encode_envelope(message).hex() == "2a0162" + TOPIC + message.unknown.hex()
 
 

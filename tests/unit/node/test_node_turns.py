@@ -12,6 +12,7 @@ from regraft.model.message import DeliveryMode
 from regraft.node.event import Closed, Received, Tick
 from regraft.node.node import CONTROL_AT_ONCE, WEIGHTS
 from regraft.node.router import REMOVED_AT_ONCE, Router
+from regraft.node.storage import STIRRED_AT_ONCE
 from regraft.wire import native
 from regraft.wire.native import Kind
 
@@ -283,3 +284,29 @@ def test_what_was_left_over_before_somebody_watched_is_told_and_taken_back_or_ne
     while router.feed(50) or router.leaving:
         router.sweep(REMOVED_AT_ONCE)
     assert held and set(held.values()) == {0}
+
+
+# ---------------------------------------------------------------- one message for many mailboxes
+
+
+def test_many_mailboxes_are_served_in_several_steps() -> None:
+    world = KeepingWorld(segment_bytes=1 << 20)
+    publisher, readers = world.connect("p"), [world.connect(f"r{k}") for k in range(6)]
+    count = 2 * STIRRED_AT_ONCE + 4
+    for k in range(count):
+        reader = readers[k % 6]
+        reader.send(native.Subscribe(1 + k, "t", durable=f"box-{k}", in_flight=5))
+        world.persist()
+
+    def delivered() -> int:
+        return sum(len(reader.bodies()) for reader in readers)
+
+    publisher.send(publication(1, delivery_mode=DeliveryMode.PERSISTENT, sequence=1))
+    assert world.asked is not None
+    asked, world.asked = world.asked, None
+    world.step_once(*world.disk.perform(asked))
+    seen = [delivered()]
+    for _ in range(2):
+        world.step_once(Tick())
+        seen.append(delivered())
+    assert seen == [STIRRED_AT_ONCE, 2 * STIRRED_AT_ONCE, count]

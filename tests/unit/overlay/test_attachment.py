@@ -407,6 +407,33 @@ def test_attach_leaves_the_parent_and_asks_the_new_one_first() -> None:
     assert not table.said(spare, Ask)
 
 
+def test_who_moves_takes_nobody_until_it_is_there() -> None:
+    """It is a root for a moment, but no tree of its own that others should join."""
+    table = Table()
+    table.attached(9, 8)
+    table.tree.attach(address(20), table.now_ns, b"rid")
+    table.look()
+    early, late = table.connect(70), table.connect(71)
+    table.ask(early, 70)  # it is still being dialled
+    key = table.connect(20, dialled=True)
+    assert table.asked(key).replaces == b"rid"
+    table.ask(late, 71)
+    assert refusals(table, early) == refusals(table, late) == [Reason.BUSY]
+    assert not table.said(key, Leave)
+    table.get(key, Accept(table.asked(key).number, node(8), 1))
+    assert table.tree.parent == node(20)
+
+
+def test_who_cannot_move_there_takes_others_again() -> None:
+    table = Table()
+    table.attached(9, 8)
+    table.tree.attach(address(20), table.now_ns, b"rid")
+    table.tree.unreachable(address(20), table.now_ns)
+    key = table.connect(70)
+    table.ask(key, 70)
+    assert table.said(key, Accept)
+
+
 def test_attach_falls_back_to_the_others() -> None:
     table = Table()
     table.attached(9, 8)

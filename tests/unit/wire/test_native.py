@@ -181,3 +181,41 @@ def test_an_error_can_be_sent_whatever_its_text_holds() -> None:
     sent = Error.of(LocalError("bad-topic", "\ud800" + "é" * 100_000))
     assert len(encode(sent)) < 8_192
     assert decode(Kind.ERROR, protobuf.encode(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    "confirmed",
+    [
+        native.Confirmed(),
+        native.Confirmed(ordinal=5),
+        native.Confirmed(5, 2, 1),
+        native.Confirmed(2**64 - 1, 2**64 - 1, 2**32 - 1),
+        native.Confirmed(5, 2, 1, True),
+        native.Confirmed(5, 2, 0),
+        native.Confirmed(7, 0, 3),
+    ],
+)
+def test_what_a_publisher_reads_of_a_confirmation(confirmed: native.Confirmed) -> None:
+    payload = native.encode(confirmed)[native.HEADER_BYTES :]
+    read = native.read_confirmed(payload)
+    assert read == (confirmed.ordinal, confirmed.count, confirmed.takers)
+    unknown = payload + b"\x80\x01\x05"
+    assert native.read_confirmed(unknown) == read
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x08",
+        b"\x08\x05\x08\x05",
+        b"\x0d\x00\x00\x00\x00",
+        b"\x08\x05\x10\x02\x18\xff\xff\xff\xff\x1f",
+        b"\x08\x05\x10\x02\x18\x01\x20\x02",
+    ],
+)
+def test_a_confirmation_that_is_none(payload: bytes) -> None:
+    with pytest.raises(PeerError) as whole:
+        native.decode(native.Kind.CONFIRMED, payload)
+    with pytest.raises(PeerError) as read:
+        native.read_confirmed(payload)
+    assert str(read.value) == str(whole.value)

@@ -30,10 +30,16 @@ BY_KIND: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=12),
     "StallPolicy": st.sampled_from(StallPolicy),
     "Outcome": st.sampled_from(Outcome),
+    "Decision": st.sampled_from(native.Decision),
+    "TransactionState": st.sampled_from(native.TransactionState),
+    "Settle": st.builds(native.Settle, st.integers(0, 2**32 - 1), st.just((1, 2))),
+    "Subscribe": st.builds(native.Subscribe, st.integers(0, 2**32 - 1), TEXT, TEXT, st.booleans()),
     "Feature": st.builds(native.Feature, TEXT, st.booleans()),
     "Candidate": st.builds(
         peers.Candidate, st.binary(max_size=16), TEXT, st.integers(0, 2**32 - 1)
     ),
+    "Known": st.builds(peers.Known, st.binary(max_size=16), st.integers(0, 2**64 - 1)),
+    "Durable": st.builds(peers.Durable, st.integers(0, 2**64 - 1), TEXT, TEXT, st.booleans(), TEXT),
     "Wanted": st.builds(peers.Wanted, st.integers(0, 2**64 - 1), TEXT, st.booleans(), TEXT),
 }
 

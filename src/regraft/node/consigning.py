@@ -1,0 +1,383 @@
+"""What begins at this node and other nodes have to keep: it stays here until they do.
+
+Each node with mailboxes elsewhere has a mailbox of its own in this node's journal, which takes what
+any of its mailboxes does. It is read as any other, but sent there in batches, and settled by what
+that node has confirmed. So a node that keeps up costs a reader of memory, one that is away costs
+what waits for it on the disk, and nobody remembers single messages.
+
+Rules:
+
+- Only what is persisted is sent, in order, and never more than a window of it is unconfirmed.
+- If nothing is confirmed for a while, or something is missing there, it begins anew behind what is
+  confirmed. Each such beginning is a *round*, so that late complaints about an older one are known.
+- What that node is told first in a round follows whatever it has; then each batch follows the last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from regraft.journal.format import Options
+from regraft.journal.journal import Journal
+from regraft.journal.streams import Mailbox
+from regraft.kernels.frame import count_messages
+from regraft.kernels.keeper import Keeper
+from regraft.kernels.replay import Reader
+from regraft.limits import KIB, Limits
+from regraft.node.effect import Effect, Note
+from regraft.node.event import Now
+from regraft.node.mailroom import HOME
+from regraft.node.reading import FOREVER, Reading, Readings
+from regraft.wire import peers
+
+OWNER = "$node"
+BATCH_BYTES = 64 * KIB
+BESIDE_BYTES = 512  # of a message, around the frames that it carries
+RETRY_NS = 1_000_000_000
+RETRY_NS_MAX = 8_000_000_000
+SOON_NS = 250_000_000  # after a link has changed
+SETTLED_LATE = 4096  # messages that are confirmed and not settled yet, at most
+WARNED_SHARE = 2  # of a limit: from half of it on people are warned
+SECOND = 1_000_000_000
+REFUSE, DROP = "refuse", "drop"
+
+Send = Callable[[bytes, peers.Carried, Now], bool]  # to a journal; whether there is a way
+
+
+@dataclass(slots=True, eq=False)
+class Consignment:
+    """What one other node has to keep."""
+
+    journal: bytes  # its own
+    name: str  # of the node
+    mailbox: Mailbox
+    reading: Reading
+    confirmed: int  # up to this sequence
+    base: int = 0  # there is nothing between this one and the next that is sent
+    round: int = 0
+    in_flight: int = 0  # bytes
+    sent: deque[tuple[int, int]] = field(default_factory=deque)  # last sequence, bytes
+    due_ns: int = 0  # to begin anew, if nothing is confirmed until then
+    tries: int = 0  # since something was
+    progress_ns: int = 0  # when something was, or nothing waited
+    dropped: int = 0
+    warned: bool = False
+    barred: bool = False  # nothing more is taken for it
+    pumping: bool = False
+
+
+class Consigning:
+    """All that other nodes have to keep."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        readings: Readings,
+        keeper: Keeper,
+        effects: list[Effect],
+        limits: Limits,
+        policy: str,
+        send: Send,
+    ) -> None:
+        self._journal = journal
+        self._readings = readings
+        self._keeper = keeper
+        self._effects = effects
+        self._limits = limits
+        self._policy = policy
+        self._send = send
+        self._body_max = limits.frame_bytes - BESIDE_BYTES
+        self._batch = min(BATCH_BYTES, self._body_max // 2)
+        self.all: dict[bytes, Consignment] = {}
+        self.repeated = 0  # rounds but the first
+        self._looked_ns = 0
+
+    # ---------------------------------------------------------------------------- homes
+
+    def open(self, journal: bytes, name: str, now: Now) -> Consignment:
+        """Another node has mailboxes from now on, or had already."""
+        known = self.all.get(journal)
+        if known is not None:
+            known.name = name or known.name
+            return known
+        title = HOME + journal.hex()
+        mailbox = self._journal.state.mailboxes.get(title)
+        options = Options(quota_bytes=self._limits.home_bytes)
+        if self._policy == DROP:  # what is too much goes, and nobody is refused
+            options = Options(quota_bytes=FOREVER, quota_messages=FOREVER)
+        if mailbox is None:
+            mailbox = self._journal.make_mailbox(
+                title, title, True, "", OWNER, now.wall_us, options
+            )
+        elif mailbox.options != options:
+            self._journal.change_mailbox(mailbox.number, title, options, now.wall_us)
+        self._keeper.set_away(mailbox.slot, True)
+        confirmed = mailbox.floor - 1
+        made = Consignment(journal, name, mailbox, self._reading(mailbox, journal), confirmed)
+        made.progress_ns = now.ns
+        self.all[journal] = made
+        return made
+
+    def close(self, journal: bytes, now: Now) -> int:
+        """It will never come back: what waits for it goes; how many messages that were."""
+        one = self.all.pop(journal, None)
+        if one is None:
+            return 0
+        self._readings.end(one.reading)
+        self._journal.refresh(one.mailbox)
+        waiting = one.mailbox.waiting
+        self._keeper.set_full(one.mailbox.slot, False)
+        self._keeper.set_away(one.mailbox.slot, False)
+        self._journal.remove_mailbox(one.mailbox.number, now.wall_us)
+        return waiting
+
+    def _reading(self, mailbox: Mailbox, journal: bytes) -> Reading:
+        def go_on(now: Now) -> None:
+            self.pump(self.all.get(journal), now)
+
+        def fail(text: str, now: Now) -> None:
+            text = f"what waits for another node cannot be read, and is tried again: {text}"
+            self._effects.append(Note("error", text))
+            one = self.all.get(journal)
+            if one is not None:
+                one.tries += 1
+
+        reader = Reader([mailbox.number], None, None)
+        return Reading(mailbox, reader, mailbox.floor, go_on, fail)
+
+    # -------------------------------------------------------------------------- sending
+
+    def pump(self, one: Consignment | None, now: Now) -> None:
+        """Send what there is, as far as the window goes."""
+        if one is None or one.pumping:
+            return
+        one.pumping = True  # what is in memory is found at once, and calls again
+        try:
+            while one.in_flight < self._limits.home_window_bytes and self._batch_to(one, now):
+                pass
+        finally:
+            one.pumping = False
+
+    def _batch_to(self, one: Consignment, now: Now) -> bool:
+        """Send one batch; whether to go on."""
+        reading = one.reading
+        found = self._readings.look(reading, now)
+        if found is None:
+            return False
+        timeless = Now(now.ns, 0)  # what has expired has to be counted there, too
+        most = self._batch
+        if not self._readings.fill(reading, found, FOREVER, FOREVER, most, b"", timeless):
+            return False
+        reader = reading.reader
+        if not reader.messages:
+            return True
+        runs = list(reader.runs)
+        data = b"".join(reader.out())
+        for first, frames in _runs(data, runs):
+            for carried in self._packed(one, first, frames):
+                if not self._send(one.journal, carried, now):
+                    self._stop(one, now)
+                    return False
+        if one.due_ns <= now.ns:
+            one.due_ns = now.ns + self._patience(one)
+        return True
+
+    def _packed(self, one: Consignment, first: int, frames: memoryview) -> Iterator[peers.Carried]:
+        """Frames as they are sent: as many as fit into one message, or a part of a large one."""
+        head = (bytes.fromhex(self._journal.state.journal_id), one.mailbox.number)
+        while len(frames):
+            size = _fitting(frames, self._body_max)
+            whole = size > 0
+            count = count_messages(frames[:size])[0] if whole else 1
+            size = size if whole else int.from_bytes(frames[:4], "little") + 4
+            for offset in range(0, size, self._body_max):
+                part = bytes(frames[offset : min(size, offset + self._body_max)])
+                place = (0, 0) if whole else (offset, size)
+                yield peers.Carried(*head, one.base, first, one.round, part, *place)
+            first += count
+            one.base = first
+            one.in_flight += size
+            one.sent.append((first - 1, size))
+            frames = frames[size:]
+
+    def _stop(self, one: Consignment, now: Now) -> None:
+        """There is no way at the moment."""
+        self._begin_anew(one)
+        one.due_ns = now.ns + self._patience(one)
+        one.tries = min(one.tries + 1, 10)
+
+    def _patience(self, one: Consignment) -> int:
+        return min(RETRY_NS << min(one.tries, 3), RETRY_NS_MAX)
+
+    def _begin_anew(self, one: Consignment) -> None:
+        """Go back to what is not confirmed."""
+        self._readings.end(one.reading)
+        one.reading = self._reading(one.mailbox, one.journal)
+        one.reading.next_sequence = one.confirmed + 1
+        one.base = 0
+        one.round += 1
+        one.in_flight = 0
+        one.sent.clear()
+        self.repeated += 1
+
+    # ----------------------------------------------------------------------- confirmations
+
+    def taken(self, message: peers.Taken, now: Now) -> None:
+        """Another node has persisted messages, or misses some."""
+        one = self.all.get(message.journal)
+        if one is None or one.mailbox.number != message.stream:
+            return  # of another life
+        last = self._journal.recorder.next_sequence(one.mailbox.slot) - 1
+        upto = min(message.upto, last)
+        if upto > one.confirmed:
+            one.confirmed = upto
+            one.tries = 0
+            one.progress_ns = now.ns
+            one.due_ns = now.ns + self._patience(one)
+            while one.sent and one.sent[0][0] <= upto:
+                one.in_flight -= one.sent.popleft()[1]
+            if one.reading.next_sequence <= upto:
+                self._begin_anew(one)
+        if message.missing and message.round == one.round and one.sent:
+            self._begin_anew(one)
+        self.pump(one, now)
+
+    def settle(self, now: Now, all: bool) -> None:
+        """Write down what is confirmed; not for every confirmation, unless something else is."""
+        for one in self.all.values():
+            late = one.confirmed - one.mailbox.floor + 1
+            if late > 0 and (all or late >= SETTLED_LATE) and not self._journal.broken:
+                span = (one.mailbox.floor, one.confirmed)
+                self._journal.settle(one.mailbox.number, [span], now.wall_us)
+
+    # ------------------------------------------------------------------------------ time
+
+    def linked(self, now: Now) -> None:
+        """The tree has changed: there may be a way now, or what was on its way is lost."""
+        for one in self.all.values():
+            one.tries = 0
+            one.due_ns = min(one.due_ns, now.ns + SOON_NS)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is not confirmed, or not written down; or was not, a moment ago."""
+        next_sequence = self._journal.recorder.next_sequence
+        return any(
+            next_sequence(one.mailbox.slot) > one.mailbox.floor or one.barred or one.warned
+            for one in self.all.values()
+        )
+
+    def tick(self, now: Now) -> None:
+        """Repeat what is not confirmed in time; look at what waits for too long."""
+        self.settle(now, True)
+        for one in self.all.values():
+            last = self._journal.recorder.next_sequence(one.mailbox.slot) - 1
+            if one.confirmed >= last:
+                one.progress_ns = now.ns
+            elif now.ns >= one.due_ns:
+                if one.sent:
+                    one.tries = min(one.tries + 1, 10)
+                    self._begin_anew(one)
+                one.due_ns = now.ns + self._patience(one)
+                self.pump(one, now)
+        if now.ns - self._looked_ns >= SECOND:
+            self._looked_ns = now.ns
+            self._look(now)
+
+    # ---------------------------------------------------------------- those who are away
+
+    def _look(self, now: Now) -> None:
+        """See what waits for whom, and for how long."""
+        sizes = {one.journal: self._waits(one) for one in self.all.values()}
+        total = sum(sizes.values())
+        for one in self.all.values():
+            size, limits = sizes[one.journal], self._limits
+            age = (now.ns - one.progress_ns) // SECOND
+            crowded = size > 0 and total >= limits.homes_bytes
+            over = size > 0 and (age >= limits.home_s or crowded or size >= limits.home_bytes)
+            close = size * WARNED_SHARE >= limits.home_bytes or age * WARNED_SHARE >= limits.home_s
+            if size > 0 and close and not one.warned:
+                self._warn(one, size, age)
+            one.warned = one.warned and size > 0
+            if over and self._policy == DROP:
+                self._drop(one, now)
+                over = False
+            if over != one.barred:
+                one.barred = over
+                state = "are refused" if over else "are taken again"
+                text = f"messages for the mailboxes of node {one.name} {state}"
+                self._effects.append(Note("warning", text))
+            full = one.mailbox.number in self._journal.quotas.full
+            self._keeper.set_full(one.mailbox.slot, (over or full) and self._policy != DROP)
+
+    def _waits(self, one: Consignment) -> int:
+        self._journal.refresh(one.mailbox)
+        return one.mailbox.waiting * one.mailbox.average
+
+    def _warn(self, one: Consignment, size: int, age: int) -> None:
+        one.warned = True
+        self._effects.append(
+            Note(
+                "warning",
+                f"node {one.name} has confirmed nothing for {age} s, and {size} bytes wait for it; "
+                f"limits home_bytes and home_s are {self._limits.home_bytes} and "
+                f"{self._limits.home_s}, then messages for it are "
+                f"{'dropped' if self._policy == DROP else 'refused'}. If it will never come back: "
+                f"regraft custody forget {one.journal.hex()[:8]}",
+            )
+        )
+
+    def _drop(self, one: Consignment, now: Now) -> None:
+        """Let go of the older half of what waits."""
+        mailbox = one.mailbox
+        last = mailbox.floor + max(0, (mailbox.next_sequence - mailbox.floor) // 2)
+        span = (mailbox.floor, min(last, mailbox.next_sequence - 1))
+        count = self._journal.settle(mailbox.number, [span], now.wall_us)
+        one.dropped += count
+        one.confirmed = max(one.confirmed, mailbox.floor - 1)
+        self._begin_anew(one)
+        text = f"{count} messages for the mailboxes of node {one.name} were dropped"
+        self._effects.append(Note("warning", f"{text}: it is away for too long"))
+
+    def rows(self, now_ns: int) -> list[dict[str, Any]]:
+        """For people."""
+        found = []
+        for one in self.all.values():
+            size = self._waits(one)
+            waiting = one.mailbox.next_sequence - 1 - one.confirmed
+            found.append(
+                {
+                    "node": one.name,
+                    "journal": one.journal.hex(),
+                    "waiting": waiting,
+                    "bytes": size if waiting else 0,
+                    "confirmed": one.confirmed,
+                    "in_flight_bytes": one.in_flight,
+                    "silent_s": (now_ns - one.progress_ns) // SECOND if waiting else 0,
+                    "dropped": one.dropped,
+                    "refused": one.barred,
+                }
+            )
+        return found
+
+
+def _runs(data: bytes, runs: list[tuple[int, int]]) -> Iterator[tuple[int, memoryview]]:
+    """What a reader put out: the first sequence and the frames of each run."""
+    view = memoryview(data)
+    for place, (first, count) in enumerate(runs):
+        view = view[int.from_bytes(view[:4], "little") + 4 :]  # its transfer header
+        end = len(view)
+        if place < len(runs) - 1:
+            end = 0
+            for _ in range(count):
+                end += int.from_bytes(view[end : end + 4], "little") + 4
+        yield first, view[:end]
+        view = view[end:]
+
+
+def _fitting(frames: memoryview, most: int) -> int:
+    """How many bytes of whole frames fit; 0 if not even the first one does."""
+    return count_messages(frames[:most])[1]

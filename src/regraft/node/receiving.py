@@ -1,0 +1,223 @@
+"""What begins at other nodes and this one has to keep, for its mailboxes and streams.
+
+Rules:
+
+- Of each journal elsewhere it is known, in this node's journal, how far its messages have come.
+  That is written with the record that keeps them: a message counts as come exactly if it is kept.
+- Messages are taken in order only. What is known is passed over; if something is missing, the other
+  node is told, and begins anew.
+- What is confirmed is persisted. If it cannot be kept now, it is not confirmed, and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from regraft.errors import PeerError
+from regraft.journal.format import OriginHeard
+from regraft.journal.journal import Journal
+from regraft.journal.streams import Arrivals as Counted
+from regraft.kernels.arrivals import Arrivals
+from regraft.kernels.keeper import Keeper
+from regraft.kernels.lane import Lane, Source
+from regraft.limits import Limits
+from regraft.node.effect import Effect, Note
+from regraft.node.event import Now
+from regraft.wire import peers
+
+OWN = -1  # the key of no connection
+
+# Planted bugs, for tests that must find them.
+TAKEN_EARLY = "taken-early"  # confirm what is not persisted yet
+SEQUENCES_LOST = "sequences-lost"  # forget what has come when the tree changes
+
+Answer = Callable[[bytes, peers.Taken, Now], bool]
+Then = Callable[[Now], None]
+WhenSafe = Callable[[Then, Now, Then | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """What comes from one other journal."""
+
+    journal: bytes
+    counted: Counted
+    arrivals: Arrivals
+    safe: int  # persisted up to this sequence, as it is there
+    part: bytearray = field(default_factory=bytearray)  # of a large message,
+    part_of: int = 0  # which has this sequence
+    full: bool = False  # it was said that something cannot be kept
+    forgot: bool = False  # a planted bug
+
+
+class Receiving:
+    """All that comes from other journals."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        lane: Lane,
+        keeper: Keeper,
+        effects: list[Effect],
+        limits: Limits,
+        when_safe: WhenSafe,
+        answer: Answer,
+        bugs: frozenset[str] = frozenset(),
+    ) -> None:
+        self._journal = journal
+        self._lane = lane
+        self._keeper = keeper
+        self._effects = effects
+        self._limits = limits
+        self._when_safe = when_safe
+        self._answer = answer
+        self._own = bytes.fromhex(journal.state.journal_id)
+        self.bugs = bugs
+        self.all: dict[bytes, Origin] = {}
+        self.taken = 0  # messages,
+        self.repeated = 0  # that had come before,
+        self.missed = 0  # and that never will
+        self._crowded = False
+        for counted in journal.state.origins.values():
+            self._have(counted)
+
+    def _have(self, counted: Counted) -> Origin:
+        source = Source(OWN)
+        arrivals = Arrivals(self._lane, self._keeper, source, counted.slot)
+        safe = self._journal.recorder.next_sequence(counted.slot) + counted.shift - 1
+        origin = Origin(bytes.fromhex(counted.journal), counted, arrivals, safe)
+        self.all[origin.journal] = origin
+        return origin
+
+    def linked(self) -> None:
+        """The tree has changed."""
+        if SEQUENCES_LOST in self.bugs:
+            for origin in self.all.values():
+                origin.forgot = True
+
+    def carried(self, message: peers.Carried, now: Now) -> None:
+        """Messages have come."""
+        place = (message.stream >> 31, message.base >> 62, message.first >> 62, message.round >> 62)
+        if any(place) or not message.stream or not message.first or len(message.journal) != 16:
+            raise PeerError("malformed-envelope", "messages of a journal that cannot be")
+        origin = self.all.get(message.journal)
+        if origin is None or message.stream > origin.counted.stream:
+            if message.base:  # the beginning was lost on the way
+                missing = peers.Taken(self._own, message.stream, 0, message.round, True)
+                self._answer(message.journal, missing, now)
+                return
+            origin = self._begin(message, now)
+        if origin is None or message.stream < origin.counted.stream:
+            return  # of another life
+        expected = self._next(origin)
+        if origin.forgot:
+            expected = message.first
+            origin.forgot = False
+        if message.base > expected:
+            self._say(origin, message.round, True, now)
+            return
+        if message.first > expected:  # what stood between is no more
+            self.missed += message.first - expected
+            self._shift(origin, message.first - expected, now)
+            expected = message.first
+        frames = self._whole(origin, message) if message.total else message.frames
+        if frames:
+            self._take(origin, frames, expected - message.first, message.round, now)
+
+    def _next(self, origin: Origin) -> int:
+        """The sequence, as it is there, of the next message that is not known."""
+        counted = origin.counted
+        return self._journal.recorder.next_sequence(counted.slot) + counted.shift
+
+    def _begin(self, message: peers.Carried, now: Now) -> Origin | None:
+        """Somebody sends for the first time, or has begun anew after it had forgotten this node."""
+        name = message.journal.hex()
+        if self._journal.broken:
+            return None
+        known = self._journal.state.origins.get(name)
+        if known is None and len(self.all) >= self._limits.homes:
+            if not self._crowded:
+                text = f"messages of more than {self._limits.homes} other nodes are not taken"
+                self._effects.append(Note("error", f"{text} (limit homes)"))
+            self._crowded = True
+            return None
+        if known is not None:
+            self._journal.free_slot(known)
+        number = self._journal.state.numbers
+        heard = OriginHeard(number, name, message.stream, message.first - 1)
+        self._journal.control(heard, now.wall_us)
+        counted = self._journal.state.origins[name]
+        self._journal.give_slot(counted)
+        return self._have(counted)
+
+    def _shift(self, origin: Origin, by: int, now: Now) -> None:
+        counted = origin.counted
+        shift = counted.shift + by
+        heard = OriginHeard(counted.number, counted.journal, counted.stream, shift)
+        self._journal.control(heard, now.wall_us)
+
+    def _whole(self, origin: Origin, message: peers.Carried) -> bytes:
+        """A message that came in parts, once the last of them is there."""
+        most = self._limits.frame_bytes
+        if message.offset == 0:
+            origin.part, origin.part_of = bytearray(), message.first
+        fits = message.first == origin.part_of and message.offset == len(origin.part)
+        if not fits or message.total > most or len(origin.part) + len(message.frames) > most:
+            origin.part_of = 0
+            return b""
+        origin.part += message.frames
+        if len(origin.part) < message.total:
+            return b""
+        whole, origin.part = bytes(origin.part), bytearray()
+        return whole
+
+    def _take(self, origin: Origin, frames: bytes, skip: int, round: int, now: Now) -> None:
+        """Keep what is not known of these."""
+        try:
+            count = origin.arrivals.check(frames)
+        except ValueError as error:
+            text = f"what came from journal {origin.journal.hex()[:8]} is not well formed: {error}"
+            self._effects.append(Note("error", text))
+            return
+        self.repeated += min(skip, count)
+        if skip >= count:
+            self._say(origin, round, False, now)
+            return
+        taken = origin.arrivals.take(frames, skip, now.wall_us)
+        self.taken += taken
+        if taken < count - skip and not origin.full and not self._journal.broken:
+            text = "a mailbox here is full, or the disk: messages of other nodes have to wait"
+            self._effects.append(Note("warning", text))
+        origin.full = taken < count - skip
+        if taken == 0:
+            return
+        upto = self._next(origin) - 1
+
+        def safe(now: Now) -> None:
+            if self.all.get(origin.journal) is origin:
+                origin.safe = max(origin.safe, upto)
+                self._say(origin, round, False, now)
+
+        if TAKEN_EARLY in self.bugs:
+            safe(now)
+        else:
+            self._when_safe(safe, now, None)
+
+    def _say(self, origin: Origin, round: int, missing: bool, now: Now) -> None:
+        stream = origin.counted.stream
+        said = peers.Taken(self._own, stream, max(origin.safe, 0), round, missing)
+        self._answer(origin.journal, said, now)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """For people."""
+        return [
+            {
+                "journal": origin.journal.hex(),
+                "came": self._next(origin) - 1,
+                "persisted": origin.safe,
+                "full": origin.full,
+            }
+            for origin in self.all.values()
+        ]

@@ -1,0 +1,78 @@
+"""Whether what was confirmed at one node came to the mailboxes of the others, once and in order.
+
+This checker knows nothing of the code that it checks, but for what a node says of itself to people:
+of which mailboxes elsewhere it knows. What a client sends while its node knows of a mailbox that
+wants it, and what is confirmed to the client, is *due* there, whatever dies meanwhile. It must have
+come when all has been well for a while. That nothing comes twice, and that what one client says
+keeps its order, is seen by the ledger of the node where the mailbox is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from regraft.simulate.checkers import Complaint
+from regraft.simulate.ledger import Ledger, Letter, Line
+
+STREAM = "all"
+
+
+class Where(Protocol):
+    """A node with a disk, as far as this checker has to know it."""
+
+    ledger: Ledger
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+
+    def custody(self) -> dict[str, Any]:
+        """What it says of other nodes' mailboxes."""
+
+
+@dataclass(slots=True)
+class Custodies:
+    """What is due where."""
+
+    places: Mapping[str, Where]  # by the name of the node
+    due: dict[Letter, set[tuple[str, str]]] = field(default_factory=dict)
+    final: bool = False  # all nodes with disks run, and nothing fails any more
+
+    def sent(self, name: str, letter: Letter) -> None:
+        """A client sends something to a node."""
+        for row in self.places[name].custody()["rows"]:
+            for mailbox in row["mailboxes"]:
+                line = self._line(row["node"], mailbox)
+                if line is not None and line.wants(letter):
+                    self.due.setdefault(letter, set()).add((row["node"], mailbox))
+
+    def _line(self, name: str, mailbox: str) -> Line | None:
+        place = self.places.get(name)
+        if place is None:
+            return None
+        if mailbox == STREAM:
+            return place.ledger.stream
+        return place.ledger.current.get(mailbox)
+
+    def unsettled(self) -> Iterator[Complaint]:
+        """What still has to come."""
+        if not self.final:
+            return
+        for name, place in self.places.items():
+            for row in place.custody()["rows"] if place.running else ():
+                if row.get("waiting"):
+                    text = f"{row['waiting']} messages of {name} wait for {row['node']}"
+                    yield Complaint("custody", text)
+
+    def judge(self) -> Iterator[Complaint]:
+        """It is over, and everybody has looked at what is there."""
+        if not self.final:
+            return
+        for letter, lines in self.due.items():
+            for name, mailbox in sorted(lines) if letter.confirmed_ns >= 0 else ():
+                line = self._line(name, mailbox)
+                if line is not None and letter not in line.places:
+                    text = f"{letter} was confirmed, and never came to {mailbox} of {name}"
+                    yield Complaint("custody", text)

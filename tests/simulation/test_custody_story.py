@@ -1,0 +1,91 @@
+"""Stories about persistent messages between nodes, by seed; and bugs that these seeds must find."""
+
+from __future__ import annotations
+
+import pytest
+
+from regraft.simulate.checkers import Complaint
+from regraft.simulate.custodies import Custodies
+from regraft.simulate.ledger import Ledger, Letter
+from regraft.simulate.network_story import NetworkStory
+from regraft.simulate.plan import make_plan
+from regraft.simulate.world import World
+
+SEEDS = range(300)
+FEW = 3
+AT_ONCE = 9  # seeds of one test, so that tests can be spread
+SUSPECTS = {  # seeds that found it lately, which are tried first
+    "taken-early": (0,),
+    "sequences-lost": (0,),
+}
+
+
+def tell(seed: int, *bugs: str) -> list[Complaint]:
+    return NetworkStory(make_plan(seed, custody=True), frozenset(bugs)).tell()
+
+
+def wrong(seeds: range) -> dict[int, list[Complaint]]:
+    told = {seed: tell(seed) for seed in seeds}
+    return {seed: found for seed, found in told.items() if found}
+
+
+def test_nothing_is_wrong_with_a_few_stories() -> None:
+    assert wrong(SEEDS[:FEW]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", SEEDS[FEW::AT_ONCE])
+def test_nothing_is_wrong_with_the_stories(first: int) -> None:
+    assert wrong(range(first, min(first + AT_ONCE, len(SEEDS)))) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", SUSPECTS)
+def test_a_planted_bug_is_seen(bug: str) -> None:
+    assert any(tell(seed, bug) for seed in (*SUSPECTS[bug], *SEEDS))
+
+
+def test_the_stories_are_eventful() -> None:
+    plans = [make_plan(seed, custody=True) for seed in SEEDS]
+    assert {plan.mode for plan in plans} == {"liveness"}
+    assert min(plan.nodes for plan in plans) == 3 and max(plan.nodes for plan in plans) == 20
+    assert min(len(plan.disks) for plan in plans) == 2
+    acts = {act.what for plan in plans for act in plan.acts}
+    assert {"kill", "dark", "cut", "partition", "fail", "fill", "halt", "box", "keep"} <= acts
+    story = NetworkStory(make_plan(2, custody=True))
+    assert story.tell() == []
+    assert sum(map(len, story.disks.custodies.due.values())) > 100
+
+
+# ------------------------------------------------------------------------------ the checker
+
+
+class Somewhere:
+    """A node with a disk that says what it is told to."""
+
+    def __init__(self, *rows: dict[str, object]) -> None:
+        self.ledger = Ledger(World(0), "a/#")
+        self.rows = list(rows)
+        self.running = True
+
+    def custody(self) -> dict[str, object]:
+        return {"rows": self.rows}
+
+
+def test_the_checker_misses_what_is_due_and_only_that() -> None:
+    home = Somewhere()
+    origin = Somewhere({"node": "home", "mailboxes": ["all"], "waiting": 1})
+    custodies = Custodies({"home": home, "origin": origin})
+    due, other, unsure = (Letter("ann", n, topic, 0) for n, topic in enumerate(("a", "b", "a/x")))
+    for letter in (due, other, unsure):
+        custodies.sent("origin", letter)
+        letter.confirmed_ns = 1
+    unsure.confirmed_ns = -1
+    assert list(custodies.judge()) == [] and list(custodies.unsettled()) == []
+    custodies.final = True
+    assert [found.kind for found in custodies.unsettled()] == ["custody"]
+    assert [found.kind for found in custodies.judge()] == ["custody"]
+    home.ledger.replayed(1, due)
+    assert list(custodies.judge()) == []
+    home.ledger.replayed(2, due)
+    assert any("twice" in text for text in home.ledger.complaints)
