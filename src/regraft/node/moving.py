@@ -43,6 +43,7 @@ from regraft.routing.grafting import NO_PATH, Grafting, Path
 from regraft.wire import peers
 
 CLAIMS_MAX = 1000  # moves of others that pass here
+WHY_MAX = 200  # characters of somebody's reason
 NOWHERE = -1  # the link that a move takes from the end of its way
 ASKED, SEEKING, LINKED, COMPLETE = range(4)
 
@@ -165,7 +166,7 @@ class Moving:
     def _is_ready(self, going: Going, ready: peers.Ready, now: Now) -> None:
         """The way is there: ask for the new place."""
         if not ready.ok:
-            self._stay(going, ready.why or "a node on the way said no", now)
+            self._stay(going, ready.why[:WHY_MAX] or "a node on the way said no", now)
             return
         going.stage = SEEKING
         going.at_ns = self._until(now, 3)
