@@ -14,7 +14,7 @@ import msgspec
 from regraft.errors import DiskError, LocalError, RegraftError
 from regraft.journal.format import Options, Range
 from regraft.journal.journal import Journal
-from regraft.journal.streams import Mailbox, Stream
+from regraft.journal.streams import HOME, Mailbox, Stream
 from regraft.kernels.plan import Plan, plan_of
 from regraft.kernels.replay import Reader
 from regraft.kernels.selection import compile_selector
@@ -44,7 +44,7 @@ from regraft.wire import native
 
 NAME_BYTES_MAX = 255
 OWN = "$"  # begins the names of the node's own mailboxes
-HOME, FROM = "$home/", "$from/"  # what other nodes have to get, and what came from them
+FROM = "$from/"  # what came from other nodes; HOME: what they have to get
 _OPTIONS = msgspec.json.Decoder(Options)
 
 

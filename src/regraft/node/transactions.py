@@ -302,6 +302,8 @@ class Transactions:
     def _apply(self, unit: TxPrepared, publisher: int, serial: int, now: Now) -> None:
         """Append all of it as one group of records."""
         journal, mailroom = self._journal, self._mailroom
+        away = [journal.refresh(one) for one in journal.away.values()]
+        before = [(one.next_sequence, one.size) for one in away]
         journal.recorder.open_group(publisher, now.wall_us)
         if self._in_two:
             journal.recorder.close_group(serial)
@@ -324,6 +326,10 @@ class Transactions:
             if mailbox is not None:
                 mailroom.remove(mailbox, now)
         journal.recorder.close_group(serial)
+        for one, (first, size) in zip(journal.away.values(), before, strict=True):
+            journal.refresh(one)
+            if one.next_sequence > first + 1:  # other nodes get it as a whole, too
+                one.join(first, one.next_sequence - 1, size, one.size)
         self.committed += 1
 
     def _publish(self, frames: bytes, now: Now) -> None:
@@ -454,13 +460,7 @@ class Transactions:
         unit = known.what
         if commit:
             self._check_disk()
-            with_room = [
-                stream.slot
-                for number in self._journal.quotas.full
-                if (stream := self._journal.state.streams.get(number)) is not None
-            ]
-            for slot in with_room:  # it was promised that it can be committed
-                self._storage.keeper.set_full(slot, False)
+            with_room = self._make_room()
             self._free(unit)
             self._apply(unit, 0, 0, now)
             for slot in with_room:
@@ -475,6 +475,19 @@ class Transactions:
             found = TransactionState.ROLLED_BACK
         decided = native.Decided(message.serial, unit.gid, found, messages=unit.messages)
         self._tell(decided, unit.passing if commit else b"", answer, now)
+
+    def _make_room(self) -> list[int]:
+        """It was promised that it can be committed, whatever is full; the slots of what is."""
+        journal, keeper = self._journal, self._storage.keeper
+        found = []
+        for number in (*journal.quotas.full, *journal.away):
+            stream = journal.state.streams.get(number)
+            before = keeper.full_count
+            if stream is not None:
+                keeper.set_full(stream.slot, False)
+            if stream is not None and keeper.full_count < before:
+                found.append(stream.slot)
+        return found
 
     def _check_disk(self) -> None:
         refusal = self._storage.keeper.refusal
