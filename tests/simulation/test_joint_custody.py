@@ -214,6 +214,22 @@ def test_origins_that_find_no_room_wait_for_others() -> None:
     assert sorted(kept(few, 3)) == [(number, n) for number in range(3) for n in range(80)]
 
 
+def test_what_is_too_large_to_be_held_is_said_so() -> None:
+    few = Few(2, SMALL)
+    with_mailbox(few, 1)
+    few.kill(1)
+    few.limits = replace(SMALL, transactions_bytes_total=30_000)  # less than the other node has
+    few.start(1)
+    commit(few.guest(0), 1, some(1, 80))
+    few.world.advance(10_000)
+    said = [note for note in few.notes if "limit transactions_bytes_total is 30000" in note]
+    assert len(said) == 1 and few.waiting(1, "box") == 0
+    few.kill(1)
+    few.limits = SMALL
+    few.start(1, 15_000)
+    assert kept(few, 1) == [(1, n) for n in range(80)]
+
+
 def test_an_origin_that_dies_in_the_middle_does_not_keep_others_from_theirs() -> None:
     few = Few(3, replace(LIMITS, transactions_bytes_total=100_000, home_window_bytes=8000))
     with_mailbox(few, 2)

@@ -111,7 +111,13 @@ class Receiving:
     def carried(self, message: peers.Carried, now: Now) -> None:
         """Messages have come."""
         place = (message.stream >> 31, message.base >> 62, message.first >> 62, message.round >> 62)
-        if any(place) or not message.stream or not message.first or len(message.journal) != 16:
+        if (
+            any(place)
+            or message.joint >> 62
+            or not message.stream
+            or not message.first
+            or len(message.journal) != 16
+        ):
             raise PeerError("malformed-envelope", "messages of a journal that cannot be")
         origin = self.all.get(message.journal)
         if origin is None or message.stream > origin.counted.stream:
@@ -254,6 +260,10 @@ class Receiving:
         have = sum(map(len, origin.held)) + len(frames)
         needed = max(origin.reserved, size, have)
         if needed > origin.reserved and not self._reserve(origin, needed, now):
+            most = self._limits.transactions_bytes_total
+            if needed > most and not origin.full:
+                text = f"a transaction of another node has {needed} bytes, and is not taken: limit"
+                self._effects.append(Note("error", f"{text} transactions_bytes_total is {most}"))
             self._let_go(origin)
             origin.full = True
             return False
@@ -266,14 +276,15 @@ class Receiving:
     def _reserve(self, origin: Origin, size: int, now: Now) -> bool:
         """Have room for all of it, so that what has begun can be completed."""
         most = self._limits.transactions_bytes_total
+        if size > most:
+            return False
         others = [one for one in self.all.values() if one.reserved and one is not origin]
         if size + sum(one.reserved for one in others) > most:
             for one in others:
                 if now.ns - one.held_ns >= HELD_NS:
                     self._let_go(one)
-            others = [one for one in others if one.reserved]
-            if others and size + sum(one.reserved for one in others) > most:
-                return False  # but one alone may have as much as it needs
+            if size + sum(one.reserved for one in others) > most:
+                return False
         origin.reserved = size
         return True
 
