@@ -24,6 +24,7 @@ class Head(msgspec.Struct, tag="head"):
     created_us: int
     numbers: int
     publisher_numbers: int
+    forgotten: int = 0
 
 
 class StreamRow(msgspec.Struct, tag="stream"):

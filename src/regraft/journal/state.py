@@ -17,6 +17,7 @@ from regraft.journal import format, rows
 from regraft.journal.format import Bytes, Extent, Options, Range, Record, Spot, damaged
 from regraft.journal.streams import (
     HOME,
+    TX,
     Arrivals,
     Back,
     HomeState,
@@ -60,6 +61,7 @@ class State:
         self.origins: dict[str, Arrivals] = {}  # what came from other journals
         self.prepared: dict[str, Prepared] = {}  # transactions in doubt, by global id
         self.decided: dict[str, bool] = {}  # how others ended, the oldest first
+        self.forgotten = 0  # clients whose transactions are remembered no more
         self._group = -1  # up to where records count together, if some do
         self._joined: dict[int, tuple[Mailbox, int, int]] = {}  # what other nodes get of them
 
@@ -223,6 +225,7 @@ class State:
     def _publisher_gone(self, gone: format.PublisherGone, time_us: int) -> None:
         publisher = self.publishers.pop(gone.number)
         del self.clients[publisher.client_id]
+        self.forgotten += publisher.client_id.startswith(TX)
 
     def _attached(self, attached: format.Attached, time_us: int) -> None:
         self.mailbox(attached.number).window = attached.window
@@ -327,7 +330,8 @@ class State:
 
     def snapshot(self, chunk_bytes: int = CHUNK_BYTES) -> list[bytes]:
         """All of it, as the payloads of SNAPSHOT records."""
-        head = rows.Head(self.journal_id, self.created_us, self.numbers, self.publisher_numbers)
+        numbers = (self.numbers, self.publisher_numbers, self.forgotten)
+        head = rows.Head(self.journal_id, self.created_us, *numbers)
         found: list[rows.Row] = [head]
         for stream in self.streams.values():
             if isinstance(stream, Mailbox):
@@ -385,6 +389,7 @@ class State:
     def _restore_head(self, row: rows.Head) -> None:
         self.journal_id, self.created_us = row.journal_id, row.created_us
         self.numbers, self.publisher_numbers = row.numbers, row.publisher_numbers
+        self.forgotten = row.forgotten
 
     def _restore_stream(self, row: rows.StreamRow) -> None:
         stream = Stream(row.number, row.name, row.pattern, row.exact)

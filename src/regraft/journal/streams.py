@@ -11,6 +11,7 @@ from regraft.journal.ranges import Ranges
 from regraft.kernels.windows import Window
 
 HOME = "$home/"  # and the id of a journal: the mailbox that stands for another node
+TX = "$tx/"  # and a client id: the publisher whose sequences are numbers of transactions
 MARKS_MAX = 4096  # of a public stream: at 64 MiB each, 256 GiB before they become coarser
 MAILBOX_MARKS_MAX = 64
 JOINTS_MAX = 1024  # of a mailbox, before small ones become larger ones
