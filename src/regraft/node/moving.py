@@ -358,13 +358,19 @@ class Moving:
     def flushed(self, rid: bytes, now: Now) -> None:
         """What comes here for a child that goes elsewhere comes there, too."""
         claim = self._claims.get(rid)
-        if claim is not None and claim.onward != NOWHERE:
+        if claim is not None and claim.alone and claim.onward != NOWHERE:
             del self._claims[rid]
         for parting in [one for one in self._partings.values() if one.rid == rid]:
             if not parting.flushed and self._links.pop(parting.c.key, None) is not None:
                 self._unroute(parting.c)
                 self._lose(parting.c, rid, now)
                 self.when_safe(partial(self._all_sent, parting), now)
+
+    def passed(self, rid: bytes) -> None:
+        """FLUSH has gone on from here: the way is not needed any more."""
+        claim = self._claims.get(rid)
+        if claim is not None and claim.onward != NOWHERE:
+            del self._claims[rid]
 
     def _all_sent(self, parting: Parting, now: Now) -> None:
         parting.flushed = True

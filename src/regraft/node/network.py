@@ -412,6 +412,8 @@ class Network:
         if key in self.links:
             self._trace("said", self.links[key], frame)
             self._outflow.send_in_place(self.links[key], frame, now)
+        if isinstance(frame, peers.Flush):
+            self.moving.passed(frame.rid)
 
     def _perform(self, now: Now) -> None:
         """Do what the overlay wants."""
