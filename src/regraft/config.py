@@ -92,6 +92,8 @@ class Config:
     # What becomes of messages for mailboxes of a node that is away for too long.
     when_away: Literal["refuse", "drop"] = "refuse"
     rules: str = field(default="", metadata={"range": (0, 4096)})  # the file; empty: none
+    # Filters of applications that it knows: module or module:Class, separated by commas.
+    filters: str = field(default="", metadata={"range": (0, 4096)})
     limits: Limits = field(default_factory=Limits)
     streams: tuple[Stream, ...] = ()  # retained topics
     # Where each value came from, by name; what is missing here is a default.
