@@ -1,4 +1,4 @@
-"""Stories of filters that guests bring, by seed; and planted bugs that these very seeds must find."""
+"""Stories of filters that guests bring, by seed; and planted bugs that these seeds must find."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_planted_bug_is_seen(bug: str) -> None:
 
 def test_guests_see_the_same_whoever_knows_the_filters() -> None:
     """Without troubles it is the very same that each of them sees, in the same order of each."""
-    for seed in (0, 4, 6, 10):
+    for seed in (0, 6):
         plan = filter_plan(seed)
         quiet = ("start", "arrive", "subscribe", "subscribe-band", "publish")
         calm = [act for act in plan.acts if act.what in quiet]

@@ -1,9 +1,9 @@
 """A story of many nodes, some of whose guests bring filters of their own.
 
 The plan is that of any network story. Every second subscription has a filter besides: a *band* of
-the attribute n. All nodes know bands, or some, or none, or some know them and cannot read them; what
-guests see must be the same. A guest looks at what it gets as a client does: what its filter does not
-match it has not seen.
+the attribute n. All nodes know bands, or some do, or none, or some by a class that makes mistakes;
+what guests see must be the same. A guest looks at what it gets as a client does: what its filter
+does not match it has not seen.
 """
 
 from __future__ import annotations
