@@ -285,9 +285,7 @@ async def test_a_request_that_expired_is_not_handled() -> None:
         message = asyncio.create_task(peer.query("ASKED", b"2", timeout=5, idempotent=False))
         await asyncio.sleep(0.01)
         (_, _, request) = service._queue[0]
-        head = list(request.head)
-        head[6] = time.time_ns() // 1000 - 1  # its time is over
-        request.head = tuple(head)  # type: ignore[assignment]
+        request.until_us = time.time_ns() // 1000 - 1  # its time is over
         await first
         with pytest.raises(WorldError):
             await message
