@@ -1,7 +1,9 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
+from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.inbox cimport ReceivedMessage
 from regraft.kernels.outbox cimport Outbox
+from regraft.kernels.outlet cimport is_topic
 from regraft.kernels.windows cimport Copies
 from cpython.ref cimport Py_DECREF, PyObject
 
@@ -37,6 +39,7 @@ cdef class Calls:
     cdef dict newer
     cdef dict older
     cdef public uint64_t counter
+    cdef bytes last_sender
     cdef public bytes asking
     cdef public double share
     cdef public Py_ssize_t flush_bytes

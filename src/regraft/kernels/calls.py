@@ -19,8 +19,10 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from contextvars import copy_context
 
+    from regraft.kernels.checksum import pointer_to
     from regraft.kernels.inbox import ReceivedMessage
     from regraft.kernels.outbox import Outbox
+    from regraft.kernels.outlet import is_topic
     from regraft.kernels.windows import Copies
 
     def enter(context: Any) -> None:
@@ -75,7 +77,8 @@ class Calls:
         self.remembered = remembered
         self.newer: dict[int, bytes] = {}
         self.older: dict[int, bytes] = {}
-        self.counter = 0  # where ids come from
+        self.counter = 0  # the last id; they follow one another, which suits those who keep them
+        self.last_sender = b""
         self.asking = b""  # fields: who asks, and where to answer
         self.share = 1.0  # of its time is over when the first phase of a call ends
         self.flush_bytes = 0  # in an outbox: it is not filled any further
@@ -88,9 +91,7 @@ class Calls:
 
     def ask(self, line: Any, topic: bytes, body: bytes, rest: bytes, seconds: float) -> Call:
         """Send a request by a line, if there is room: `sent`; and remember it."""
-        self.counter = (self.counter + 0x9E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF
-        if self.counter == 0:
-            self.counter = 1
+        self.counter = self.counter + 1 & 0x7FFFFFFFFFFFFFFF or 1
         id: Any = self.counter
         call: Call = Call(self.create_future(), line, id)
         call.until = self.now() + seconds
@@ -121,8 +122,8 @@ class Calls:
 
     def new_id(self) -> int:
         """For what is no call."""
-        self.counter = (self.counter + 0x9E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF
-        return self.counter or 1
+        self.counter = self.counter + 1 & 0x7FFFFFFFFFFFFFFF or 1
+        return self.counter
 
     def end(self, message: ReceivedMessage) -> bool:
         """End the call that this message answers, if there is one."""
@@ -132,7 +133,11 @@ class Calls:
             return False
         call: Call = found
         del self.waiting[id]
-        self.answered(id, message.envelope[message.sender_at : message.sender_end])
+        if not is_topic(
+            self.last_sender, pointer_to(message.envelope), message.sender_at, message.sender_end
+        ):
+            self.last_sender = message.envelope[message.sender_at : message.sender_end]
+        self.answered(id, self.last_sender)
         self.ended += 1
         call.done(message)
         return True

@@ -72,8 +72,8 @@ cdef class Desk:
     cdef public Py_ssize_t active
     cdef Py_ssize_t remembered
     cdef Py_ssize_t size_max
-    cdef readonly dict replies
-    cdef readonly dict replies_older
+    cdef dict replies
+    cdef dict replies_older
     cdef Py_ssize_t replies_size
     cdef public bytes sender
     cdef public bytes reply_topic
@@ -98,6 +98,7 @@ cdef class Desk:
     cpdef void succeed(self, Request request, object result) except *
     @cython.locals(outbox=Outbox)
     cpdef void answer(self, Request request, bytes body, bytes fields) except *
+    cpdef object replied(self, object id)
     cpdef void end(self, Request request) except *
     @cython.locals(taken=Taken)
     cpdef void release(self, Request request) except *

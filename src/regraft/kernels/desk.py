@@ -160,8 +160,8 @@ class Desk:
         self.active = 0  # requests that are ready, or being handled
         self.remembered = remembered  # answers to requests that may come again, at least;
         self.size_max = size  # and the bytes of those, at most
-        self.replies: dict[int, tuple[bytes, bytes]] = {}  # the newer ones
-        self.replies_older: dict[int, tuple[bytes, bytes]] = {}
+        self.replies: dict[int, Any] = {}  # the newer ones: bodies, or (body, fields)
+        self.replies_older: dict[int, Any] = {}
         self.replies_size = 0  # of the newer ones
         self.sender = b""  # fields: who answers,
         self.reply_topic = b""  # and where to
@@ -296,7 +296,7 @@ class Desk:
                 self.replies_older = self.replies
                 self.replies = {}
                 self.replies_size = 0
-            self.replies[id] = (body, fields)
+            self.replies[id] = (body, fields) if fields else body
             self.replies_size += len(body)
         line = request.line
         outbox: Outbox = line._outbox
@@ -313,8 +313,17 @@ class Desk:
                 line._flush_soon(outbox)
         request.answered = True
 
+    def replied(self, id: int) -> tuple[bytes, bytes] | None:
+        """What a request was answered with, if that is known."""
+        found: Any = self.replies.get(id)
+        if found is None:
+            found = self.replies_older.get(id)
+        return (found, b"") if type(found) is bytes else found
+
     def end(self, request: Request) -> None:
         """It is done with."""
+        request.context = None  # which holds the request itself
+        request.coroutine = None
         self.running.pop(request.id, None)
         self.latencies.append(self.now() - request.arrived)
         self.release(request)

@@ -349,9 +349,11 @@ class Peer:
         two instances, if the first did not answer in time; one that is not `idempotent` is only
         sent again if it was not delivered.
         """
-        line = self._best or await self.choose(TIMEOUT_S if timeout is None else timeout)
-        data, rest = (body, b"") if body.__class__ is bytes else encode(body)
+        data, rest = body, b""
+        if body.__class__ is not bytes:
+            data, rest = encode(body)
         seconds = TIMEOUT_S if timeout is None else timeout
+        line = self._best or await self.choose(seconds)
         if context.REQUEST.get() is not None:
             seconds, workflow = self._within(seconds)
             rest += workflow

@@ -259,7 +259,7 @@ class Service(Peer):
     def _seen_before(self, line: Line, head: Head, counted: bool) -> bool:
         """Whether we have, or had, this very request; it is answered then."""
         id = head[0]
-        stored = self._desk.replies.get(id) or self._desk.replies_older.get(id)
+        stored = self._desk.replied(id)
         if stored is not None:
             self._counts["again"] += 1
             self.reply(line, head, *stored)
