@@ -199,7 +199,7 @@ class Stepping:
 
     def __init__(self, coroutine: Any) -> None:
         self.coroutine = coroutine
-        self.context = copy_context()
+        self.context: Any = copy_context()
         self.result: Any = None
         self.waits_for: Any = None
         self.told = True  # what it waits for
