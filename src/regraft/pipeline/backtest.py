@@ -4,8 +4,11 @@ Rules:
 
 - The node's own match index decides (`kernels/matching`), so the result is that of a node. Each
   worker of Spark builds it once from the texts that are broadcast, and keeps it.
-- Messages become frames from columns, without a Python object for each, if selectors ask for topics
-  and attributes only. If they ask for headers or the context, rows are encoded one by one.
+- Selectors that only compare attributes and the topic with values take a batch of messages at once,
+  straight from its columns (`kernels/sweep`). They come first among the filters. Of each batch a
+  few messages go one by one, so that the index learns.
+- For the others (patterns, arithmetic, headers, ...) messages become frames: from columns, without
+  a Python object for each, if they ask for topics and attributes only, else row by row.
 - Where Arrow knows the file system, tasks read files with it; elsewhere Spark reads and hands
   batches over (`mapInArrow`, which needs pandas). Both do the same with them.
 - A slice with topics or a selector is one more selector, which counts the messages, and a part of
@@ -22,7 +25,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from itertools import combinations
+from itertools import combinations, groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -33,15 +37,16 @@ from pyspark.sql.types import StructType
 from regraft.errors import LocalError
 from regraft.kernels.matching import Index
 from regraft.kernels.outbox import Outbox
-from regraft.kernels.plan import TEST, Plan, plan_of
-from regraft.kernels.rows import Rows
+from regraft.kernels.plan import TEST, Plan, is_plain, plan_of
+from regraft.kernels.rows import STRING, Rows
+from regraft.kernels.sweep import Sweep
 from regraft.kernels.tally import Tally
 from regraft.model.selector import NameKind, Selector
 from regraft.model.selector.ast import names
 from regraft.pipeline.archive import Archive
 from regraft.pipeline.compaction import arrow_knows, filesystem
 from regraft.pipeline.jobs import Say, silent
-from regraft.pipeline.sink import Layout
+from regraft.pipeline.sink import Layout, cells_of, entries_of
 from regraft.pipeline.slices import Slice
 
 SELECTORS_MAX = 1_000_000
@@ -50,7 +55,8 @@ CELLS_MAX = 50_000_000  # selectors times slots
 TOGETHER_MAX = 100  # selectors of one message of which pairs are made
 SAMPLE = 10_000  # messages on which pairs are counted, about
 FRAME_BYTES_MAX = 64 << 20
-BATCH_ROWS = 32_768
+BATCH_ROWS = 131_072  # the more, the more messages share a look at a selector
+LEARNT_FIRST, LEARNT = 8_192, 1_024  # rows of the first batch and of others that go one by one
 OUT = "kind int, a int, b int, n bigint"
 COUNTED = pa.schema([("kind", pa.int32()), ("a", pa.int32()), ("b", pa.int32()), ("n", pa.int64())])
 MATCHES, PAIRS, EVENTS, SAMPLED, BUILD_US, RUN_US = range(6)
@@ -71,6 +77,7 @@ class Work(msgspec.Struct):
     width_us: int
     slots: int
     filters: int
+    plain: int  # how many of them, the first ones, are matched from columns
     every: int
     columns: list[str]
     since_us: int = 0
@@ -186,21 +193,21 @@ def backtest(
         raise LocalError("limit-exceeded", f"give 1 to {SELECTORS_MAX:,} selectors")
     only = wanted.text
     plans = [plan_of(f"({only}) AND ({text})" if only else text) for text in selectors]
-    numbers: dict[str, int] = {}
-    filter_of = [numbers.setdefault(plan.text, len(numbers)) for plan in plans]
-    different = len(numbers)
     if only:
         plans.append(plan_of(only))
-    base = numbers.setdefault(plans[-1].text, len(numbers))
-    texts = list(numbers)
-    say(f"backtest: {len(selectors):,} selectors, {different:,} of them different")
+    plain = {plan.text: is_plain(plan) for plan in plans}
+    texts = sorted(plain, key=lambda text: not plain[text])
+    numbers = {text: number for number, text in enumerate(texts)}
+    filter_of = [numbers[plan.text] for plan in plans[: len(selectors)]]
+    base = numbers[plans[-1].text]
+    say(f"backtest: {len(selectors):,} selectors, {len(set(filter_of)):,} of them different")
     files = wanted.files(archive)
     events = sum(file.rows for file in files)
     start, width, slots = _slots(files, wanted, slot_s, len(texts))
     work = Work(
         sha256("\n".join(texts).encode()).hexdigest(), start, width, slots, len(texts),
-        max(1, events // sample) if sample else 0, columns_of(plans), wanted.since_us,
-        wanted.until_us,
+        sum(plain.values()), max(1, events // sample) if sample else 0, columns_of(plans),
+        wanted.since_us, wanted.until_us,
     )  # fmt: skip
     spark = archive.spark
     broadcast = spark.sparkContext.broadcast(texts)
@@ -358,22 +365,73 @@ def _added(work: Work, frame: Any) -> list[Counted]:
 
 # ----------------------------------------------------------------------------------- tasks
 
-_built: dict[str, tuple[Index, int]] = {}  # of this worker; one is enough
+_built: dict[str, tuple[Index, Index]] = {}  # of this worker; one pair is enough
 
 
-def _index(work: Work, texts: list[str]) -> tuple[Index, int]:
-    """The index, and how long it took to build, in µs: 0 if it was there."""
+def _indexes(work: Work, texts: list[str]) -> tuple[tuple[Index, Index], int]:
+    """Those of plain selectors and of others, and how long it took in µs: 0 if they were there."""
     held = _built.get(work.key)
     if held is not None:
-        return held[0], 0
+        return held, 0
     began = time.perf_counter_ns()
-    index = Index()
+    both = Index(), Index()
     for number, text in enumerate(texts):
-        added = index.add(plan_of(text))
-        assert added == number, (added, number)
+        plan = plan_of(text)
+        plain = number < work.plain
+        assert plain == is_plain(plan), text
+        added = both[0 if plain else 1].add(plan)
+        assert added == (number if plain else number - work.plain), (added, number)
     _built.clear()
-    _built[work.key] = index, 0
-    return index, (time.perf_counter_ns() - began) // 1000
+    _built[work.key] = both
+    return both, (time.perf_counter_ns() - began) // 1000
+
+
+class Matcher:
+    """Counts the matches of batches."""
+
+    def __init__(self, work: Work, indexes: tuple[Index, Index]) -> None:
+        self.work = work
+        self.plain = Tally(indexes[0], work.plain, work.slots, work.every)
+        self.others = Tally(indexes[1], work.filters - work.plain, work.slots, work.every)
+        self.sweep = Sweep(self.plain)
+        self.encode: Any = None
+        self.seen = 0
+
+    def take(self, batch: pa.RecordBatch, slots: bytes) -> None:
+        """Count a batch; `slots` has four bytes for each row."""
+        self.encode = self.encode or encoder(batch.schema)
+        rows = batch.num_rows
+        if self.work.plain:
+            learnt = min(rows // 4, LEARNT if self.seen else LEARNT_FIRST)
+            done = self.plain.run(self.encode(batch.slice(0, learnt)), slots[: 4 * learnt])
+            topics, maps = batch.column("topic"), batch.column("attributes")
+            done += self.sweep.run(learnt, rows, cells_of(topics, STRING), entries_of(maps), slots)
+            assert done == rows, (done, rows)
+        if self.work.plain < self.work.filters:
+            done = self.others.run(self.encode(batch), slots)
+            assert done == rows, (done, rows)
+        self.seen += rows
+
+    def counted(self, first: int, last: int) -> bytes:
+        """Matches by slot and filter, of these slots."""
+        both = [(one.counted(), 4 * one.filters) for one in (self.plain, self.others)]
+        return b"".join(
+            counts[slot * size : (slot + 1) * size]
+            for slot in range(first, last + 1)
+            for counts, size in both
+        )
+
+    def pairs(self) -> Counter[tuple[int, int]]:
+        """How often two filters matched the same message of the sample."""
+        rows, filters = _numbers(self.plain.kept())
+        other_rows, other_filters = _numbers(self.others.kept())
+        rows += other_rows
+        filters += [number + self.work.plain for number in other_filters]
+        return pairs_of(sorted(zip(rows, filters, strict=True)))
+
+
+def _numbers(kept: tuple[bytes, bytes]) -> list[list[int]]:
+    return [memoryview(part).cast("i").tolist() for part in kept]
 
 
 def _match_files(work: Work, broadcast: Any, pieces: list[bytes]) -> Counted:
@@ -429,25 +487,22 @@ def _in_time(work: Work, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _match(work: Work, broadcast: Any, batches: Iterator[pa.RecordBatch]) -> Counted:
     """Match batches, and count."""
-    index, build_us = _index(work, broadcast.value)
-    tally = Tally(index, work.filters, work.slots, work.every)
+    indexes, build_us = _indexes(work, broadcast.value)
+    matcher = Matcher(work, indexes)
     began = time.process_time_ns()  # a worker does one task at a time
-    encode = None
     first, last = work.slots, 0
     for batch in batches:
         if batch.num_rows:
-            encode = encode or encoder(batch.schema)
             micros = micros_of(batch)
             slots = pc.divide(pc.subtract(micros, work.start_us), work.width_us).cast(pa.int32())
             bounds = pc.min_max(slots).as_py()
             first, last = min(first, bounds["min"]), max(last, bounds["max"])
-            done = tally.run(encode(batch), _ints(slots))
-            assert done == batch.num_rows, (done, batch.num_rows)
+            matcher.take(batch, _ints(slots))
     run_us = (time.process_time_ns() - began) // 1000
     first = min(first, last)
-    counts = tally.counted()[4 * work.filters * first : 4 * work.filters * (last + 1)]
-    sampled = -(-tally.seen // work.every) if work.every else 0
-    return Counted(first, counts, pairs_of(*tally.kept()), tally.seen, sampled, build_us, run_us)
+    sampled = -(-matcher.seen // work.every) if work.every else 0
+    counts = matcher.counted(first, last)
+    return Counted(first, counts, matcher.pairs(), matcher.seen, sampled, build_us, run_us)
 
 
 def encoder(schema: pa.Schema) -> Any:
@@ -481,19 +536,11 @@ def encoder(schema: pa.Schema) -> Any:
     return by_rows
 
 
-def pairs_of(rows: bytes, filters: bytes) -> Counter[tuple[int, int]]:
-    """How often two filters matched the same message."""
+def pairs_of(kept: Iterable[tuple[int, int]]) -> Counter[tuple[int, int]]:
+    """How often two filters matched the same message, of messages and filters in order."""
     found: Counter[tuple[int, int]] = Counter()
-    numbers = memoryview(filters).cast("i").tolist()
-    together: list[int] = []
-    last = -1
-    for row, number in zip(memoryview(rows).cast("i").tolist(), numbers, strict=True):
-        if row != last:
-            found.update(combinations(sorted(together[:TOGETHER_MAX]), 2))
-            together = []
-            last = row
-        together.append(number)
-    found.update(combinations(sorted(together[:TOGETHER_MAX]), 2))
+    for _, both in groupby(kept, key=itemgetter(0)):
+        found.update(combinations([number for _, number in both][:TOGETHER_MAX], 2))
     return found
 
 

@@ -73,7 +73,7 @@ def made(spark: Any, node: Served, tmp_path_factory: Any) -> Path:
     lines: list[str] = []
     done = archive.take(node.url, batch_rows=COUNT // 2, say=lines.append)
     assert done.rows == COUNT + len(ODD) + 1 and done.batches == 3
-    assert "s left" in lines[0] and "(100 %)" in lines[-1]
+    assert " left" in lines[0] and "(100 %)" in lines[-1]
     assert archive.take(node.url).rows == 0
     compact(archive)
     return root

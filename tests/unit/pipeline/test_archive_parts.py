@@ -227,12 +227,9 @@ def test_selectors_of_a_file() -> None:
 
 
 def test_pairs() -> None:
-    def packed(*numbers: int) -> bytes:
-        return b"".join(number.to_bytes(4, "little") for number in numbers)
-
-    found = pairs_of(packed(0, 0, 0, 1, 2, 2), packed(3, 1, 2, 1, 2, 1))
+    found = pairs_of([(0, 1), (0, 2), (0, 3), (1, 1), (2, 1), (2, 2)])
     assert found == {(1, 2): 2, (1, 3): 1, (2, 3): 1}
-    assert pairs_of(b"", b"") == {}
+    assert pairs_of([]) == {}
 
 
 def test_places() -> None:
