@@ -20,12 +20,11 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from itertools import combinations, groupby
+from itertools import combinations, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -54,9 +53,10 @@ SLOTS_MAX = 200
 CELLS_MAX = 50_000_000  # selectors times slots
 TOGETHER_MAX = 100  # selectors of one message of which pairs are made
 SAMPLE = 10_000  # messages on which pairs are counted, about
+PAIRS_MAX = 100_000  # that a result has, the most frequent ones
 FRAME_BYTES_MAX = 64 << 20
 BATCH_ROWS = 131_072  # the more, the more messages share a look at a selector
-LEARNT_FIRST, LEARNT = 8_192, 1_024  # rows of the first batch and of others that go one by one
+LEARNT_FIRST, LEARNT = 8_192, 1_024  # rows that go one by one: at first, then of each batch
 OUT = "kind int, a int, b int, n bigint"
 COUNTED = pa.schema([("kind", pa.int32()), ("a", pa.int32()), ("b", pa.int32()), ("n", pa.int64())])
 MATCHES, PAIRS, EVENTS, SAMPLED, BUILD_US, RUN_US = range(6)
@@ -98,7 +98,7 @@ class Counted:
 
     first: int
     counts: bytes  # four for each
-    pairs: Counter[tuple[int, int]]
+    pairs: pa.Table  # as `pairs_of` makes it
     events: int
     sampled: int
     build_us: int
@@ -302,11 +302,11 @@ def _collected(
     """Put together what all tasks have counted."""
     cells = work.filters * work.slots
     sums = pa.array([0], pa.int64()).take(pa.nulls(cells, pa.int32()).fill_null(0))
-    pairs: Counter[tuple[int, int]] = Counter()
+    pairs = [pairs_of([], work.filters)]
     events = sampled = build_us = run_us = 0
     for part in parts:
         sums = pc.add(sums, _padded(part, work))
-        pairs.update(part.pairs)
+        pairs.append(part.pairs)
         events += part.events
         sampled += part.sampled
         build_us = max(build_us, part.build_us)
@@ -321,12 +321,19 @@ def _collected(
         summed["filter"].to_pylist(), summed["matches_sum"].to_pylist(), strict=True
     ):
         totals[number] = count
-    triples = [(a, b, n) for (a, b), n in pairs.items()]
     return Result(
         list(selectors), filter_of, costs, work.start_us, work.width_us, work.slots, events,
-        sampled, matches, sorted(triples, key=lambda one: (-one[2], one)), build_us / 1e6,
+        sampled, matches, _most_frequent(pa.concat_tables(pairs), work.filters), build_us / 1e6,
         run_us / 1e6, totals=totals,
     )  # fmt: skip
+
+
+def _most_frequent(pairs: pa.Table, filters: int) -> list[tuple[int, int, int]]:
+    """Pairs of all tasks, added up: two filters, and how often they matched together."""
+    added = pairs.group_by("pair").aggregate([("count", "sum")])
+    added = added.sort_by([("count_sum", "descending"), ("pair", "ascending")]).slice(0, PAIRS_MAX)
+    columns = added["pair"].to_pylist(), added["count_sum"].to_pylist()
+    return [(*divmod(pair, filters), count) for pair, count in zip(*columns, strict=True)]
 
 
 def _padded(part: Counted, work: Work) -> Any:
@@ -342,22 +349,23 @@ def _padded(part: Counted, work: Work) -> Any:
 def _added(work: Work, frame: Any) -> list[Counted]:
     """The same from rows, as Spark hands them on."""
     rows = frame.toArrow().group_by(["kind", "a", "b"]).aggregate([("n", "sum"), ("n", "max")])
-    found = Counted(0, bytes(4 * work.filters * work.slots), Counter(), 0, 0, 0, 0)
+    kinds = rows.filter(pc.equal(rows["kind"], PAIRS))
+    codes = pc.add(pc.multiply(kinds["a"].cast(pa.int64()), work.filters), kinds["b"])
+    pairs = pa.table({"pair": codes, "count": kinds["n_sum"]})
+    found = Counted(0, bytes(4 * work.filters * work.slots), pairs, 0, 0, 0, 0)
     counts = bytearray(found.counts)
     cells = memoryview(counts).cast("i")
     columns = (rows[name].to_pylist() for name in ("kind", "a", "b", "n_sum", "n_max"))
     for kind, a, b, total, most in zip(*columns, strict=True):
         if kind == MATCHES:
             cells[b * work.filters + a] = total
-        elif kind == PAIRS:
-            found.pairs[a, b] = total
         elif kind == EVENTS:
             found.events = total
         elif kind == SAMPLED:
             found.sampled = total
         elif kind == BUILD_US:
             found.build_us = most
-        else:
+        elif kind == RUN_US:
             found.run_us = total
     found.counts = bytes(counts)
     return [found]
@@ -368,14 +376,14 @@ def _added(work: Work, frame: Any) -> list[Counted]:
 _built: dict[str, tuple[Index, Index]] = {}  # of this worker; one pair is enough
 
 
-def _indexes(work: Work, texts: list[str]) -> tuple[tuple[Index, Index], int]:
+def _indexes(work: Work, broadcast: Any) -> tuple[tuple[Index, Index], int]:
     """Those of plain selectors and of others, and how long it took in µs: 0 if they were there."""
     held = _built.get(work.key)
     if held is not None:
         return held, 0
     began = time.perf_counter_ns()
     both = Index(), Index()
-    for number, text in enumerate(texts):
+    for number, text in enumerate(broadcast.value):
         plan = plan_of(text)
         plain = number < work.plain
         assert plain == is_plain(plan), text
@@ -391,6 +399,7 @@ class Matcher:
 
     def __init__(self, work: Work, indexes: tuple[Index, Index]) -> None:
         self.work = work
+        self.index = indexes[0]
         self.plain = Tally(indexes[0], work.plain, work.slots, work.every)
         self.others = Tally(indexes[1], work.filters - work.plain, work.slots, work.every)
         self.sweep = Sweep(self.plain)
@@ -402,7 +411,8 @@ class Matcher:
         self.encode = self.encode or encoder(batch.schema)
         rows = batch.num_rows
         if self.work.plain:
-            learnt = min(rows // 4, LEARNT if self.seen else LEARNT_FIRST)
+            known = self.index.facts.now >= LEARNT_FIRST
+            learnt = min(rows // 4, LEARNT if known else LEARNT_FIRST)
             done = self.plain.run(self.encode(batch.slice(0, learnt)), slots[: 4 * learnt])
             topics, maps = batch.column("topic"), batch.column("attributes")
             done += self.sweep.run(learnt, rows, cells_of(topics, STRING), entries_of(maps), slots)
@@ -421,13 +431,13 @@ class Matcher:
             for counts, size in both
         )
 
-    def pairs(self) -> Counter[tuple[int, int]]:
+    def pairs(self) -> pa.Table:
         """How often two filters matched the same message of the sample."""
         rows, filters = _numbers(self.plain.kept())
         other_rows, other_filters = _numbers(self.others.kept())
         rows += other_rows
         filters += [number + self.work.plain for number in other_filters]
-        return pairs_of(sorted(zip(rows, filters, strict=True)))
+        return pairs_of(sorted(zip(rows, filters, strict=True)), self.work.filters)
 
 
 def _numbers(kept: tuple[bytes, bytes]) -> list[list[int]]:
@@ -450,8 +460,9 @@ def _match_rows(
     filters = [k % work.filters for k, _ in cells]
     slots = [done.first + k // work.filters for k, _ in cells]
     yield _out(MATCHES, filters, slots, [n for _, n in cells])
-    pairs = done.pairs
-    yield _out(PAIRS, [a for a, _ in pairs], [b for _, b in pairs], list(pairs.values()))
+    both = [divmod(pair, work.filters) for pair in done.pairs["pair"].to_pylist()]
+    yield _out(PAIRS, [a for a, _ in both], [b for _, b in both],
+               done.pairs["count"].to_pylist())  # fmt: skip
     for kind, number in ((EVENTS, done.events), (SAMPLED, done.sampled),
                          (BUILD_US, done.build_us), (RUN_US, done.run_us)):  # fmt: skip
         yield _out(kind, [0], [0], [number])
@@ -487,7 +498,7 @@ def _in_time(work: Work, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _match(work: Work, broadcast: Any, batches: Iterator[pa.RecordBatch]) -> Counted:
     """Match batches, and count."""
-    indexes, build_us = _indexes(work, broadcast.value)
+    indexes, build_us = _indexes(work, broadcast)
     matcher = Matcher(work, indexes)
     began = time.process_time_ns()  # a worker does one task at a time
     first, last = work.slots, 0
@@ -536,12 +547,14 @@ def encoder(schema: pa.Schema) -> Any:
     return by_rows
 
 
-def pairs_of(kept: Iterable[tuple[int, int]]) -> Counter[tuple[int, int]]:
-    """How often two filters matched the same message, of messages and filters in order."""
-    found: Counter[tuple[int, int]] = Counter()
+def pairs_of(kept: Iterable[tuple[int, int]], filters: int) -> pa.Table:
+    """Messages and their filters, in order: a number for each two of a message, and how often."""
+    pairs: list[int] = []
     for _, both in groupby(kept, key=itemgetter(0)):
-        found.update(combinations([number for _, number in both][:TOGETHER_MAX], 2))
-    return found
+        some = [number for _, number in islice(both, TOGETHER_MAX)]
+        pairs += [one * filters + other for one, other in combinations(some, 2)]
+    found = pa.array(pairs, pa.int64()).value_counts()
+    return pa.table({"pair": found.field(0), "count": found.field(1)})
 
 
 def _ints(column: Any) -> bytes:
