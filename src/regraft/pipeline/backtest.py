@@ -11,8 +11,8 @@ Rules:
   a Python object for each, if they ask for topics and attributes only, else row by row.
 - Where Arrow knows the file system, tasks read files with it; elsewhere Spark reads and hands
   batches over (`mapInArrow`, which needs pandas). Both do the same with them.
-- A slice with topics or a selector is one more selector, which counts the messages, and a part of
-  each of the others.
+- Topics of a slice choose rows before anything is matched. Its selector is one more selector, which
+  counts the messages, and a part of each of the others.
 - Matches are counted for each selector and part of time. Which selectors match together is counted
   on a sample.
 """
@@ -40,6 +40,7 @@ from regraft.kernels.plan import TEST, Plan, is_plain, plan_of
 from regraft.kernels.rows import STRING, Rows
 from regraft.kernels.sweep import Sweep
 from regraft.kernels.tally import Tally
+from regraft.model.message import Message
 from regraft.model.selector import NameKind, Selector
 from regraft.model.selector.ast import names
 from regraft.pipeline.archive import Archive
@@ -82,6 +83,7 @@ class Work(msgspec.Struct):
     columns: list[str]
     since_us: int = 0
     until_us: int = 0
+    topics: str = ""  # a selector of nothing but them
 
 
 class Piece(msgspec.Struct):
@@ -191,7 +193,7 @@ def backtest(
     wanted = wanted or Slice()
     if not 0 < len(selectors) <= SELECTORS_MAX:
         raise LocalError("limit-exceeded", f"give 1 to {SELECTORS_MAX:,} selectors")
-    only = wanted.text
+    only = Slice(selector=wanted.selector).text
     plans = [plan_of(f"({only}) AND ({text})" if only else text) for text in selectors]
     if only:
         plans.append(plan_of(only))
@@ -207,7 +209,7 @@ def backtest(
     work = Work(
         sha256("\n".join(texts).encode()).hexdigest(), start, width, slots, len(texts),
         sum(plain.values()), max(1, events // sample) if sample else 0, columns_of(plans),
-        wanted.since_us, wanted.until_us,
+        wanted.since_us, wanted.until_us, Slice(topics=wanted.topics).text,
     )  # fmt: skip
     spark = archive.spark
     broadcast = spark.sparkContext.broadcast(texts)
@@ -496,13 +498,23 @@ def _in_time(work: Work, batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(mask)
 
 
+def _of_topics(chosen: Selector, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with topics that are wanted; a batch has few different ones."""
+    topics = batch.column("topic").dictionary_encode()
+    wanted = [bool(chosen.matches(Message(topic))) for topic in topics.dictionary.to_pylist()]
+    return batch.filter(pa.array(wanted, pa.bool_()).take(topics.indices))
+
+
 def _match(work: Work, broadcast: Any, batches: Iterator[pa.RecordBatch]) -> Counted:
     """Match batches, and count."""
     indexes, build_us = _indexes(work, broadcast)
     matcher = Matcher(work, indexes)
     began = time.process_time_ns()  # a worker does one task at a time
     first, last = work.slots, 0
+    chosen = Selector.parse(work.topics) if work.topics else None
     for batch in batches:
+        if chosen is not None:
+            batch = _of_topics(chosen, batch)
         if batch.num_rows:
             micros = micros_of(batch)
             slots = pc.divide(pc.subtract(micros, work.start_us), work.width_us).cast(pa.int32())
