@@ -76,6 +76,7 @@ def made(spark: Any, node: Served, tmp_path_factory: Any) -> Path:
     assert " left" in lines[0] and "(100 %)" in lines[-1]
     assert archive.take(node.url).rows == 0
     compact(archive)
+    assert Archive.open(spark, str(root)).recover() == 0  # nothing was left undone
     return root
 
 
