@@ -49,6 +49,7 @@ KERNELS = (
     "calls",
     "desk",
     "rows",
+    "sweep",
 )
 
 FOLDER = Path("src/regraft/kernels")  # setuptools wants paths relative to this file

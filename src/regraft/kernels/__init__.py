@@ -51,6 +51,7 @@ KERNELS = (
     "calls",
     "desk",
     "rows",
+    "sweep",
 )
 
 COMPANIONS = ("plan",)  # never compiled, but made for the kernels in use
