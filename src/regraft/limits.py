@@ -81,6 +81,7 @@ class Limits:
     question_ms: int = 600_000  # after which they are over
     reply_bytes: int = 16 * MIB  # questions and replies that wait for one connection
     context_bytes: int = 4 * KIB  # of one client
+    trace_bytes: int = 64 * KIB  # of what one node reports about a trace
     sinks_remembered: int = 10_000  # whose batches are recognised; the longest idle goes first
     transaction_messages: int = 10_000  # of one transaction: publications and settlements,
     transaction_bytes: int = 16 * MIB  # bytes of what it publishes,

@@ -166,6 +166,17 @@ class Takers:
         """The filter of a subscription."""
         return self.records.a[number * 4]
 
+    def having(self, filter: int, most: int) -> list[tuple[Outlet, int]]:
+        """Who has a filter, and under which id: so many at most."""
+        found: list[tuple[Outlet, int]] = []
+        number = self.first.a[filter] - 1
+        while number >= 0 and len(found) < most:
+            outlet: Outlet = self.outlets[self.records.a[number * 4 + 1]]
+            if not outlet.gone:
+                found.append((outlet, self.ids.a[number]))
+            number = self.records.a[number * 4 + 2]
+        return found
+
     def route(self, fixed: Ints, hits: Ints) -> Route:
         """The route to all who have one of these filters."""
         self.round += 1

@@ -29,12 +29,15 @@ from regraft.node.transactions import COMMANDS as TX_COMMANDS
 from regraft.node.transactions import Transactions
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
-from regraft.wire import bulk, native, peers, questions
+from regraft.wire import bulk, native, peers, questions, traces
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
-FEATURES = ("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts")
+FEATURES = (
+    *("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts"),
+    "traces",
+)
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
 TRANSACTIONS = "transactions"
 ANONYMOUS = "anonymous"
@@ -358,6 +361,10 @@ class Control:
         """A client asks everybody who takes a message."""
         self._replying.question(c, message, now)
 
+    def trace(self, c: Connection, message: traces.Trace, now: Now) -> None:
+        """A client asks what becomes of a message, or of a subscription."""
+        self._replying.trace(c, message, now)
+
     def reply(self, c: Connection, message: questions.Reply, now: Now) -> None:
         """A client replies."""
         self._replying.reply(c, message, now)
@@ -494,6 +501,7 @@ HANDLERS: dict[tuple[State, type[Any]], Handler] = {
     (OPEN, native.Transact): Control.transact,
     (OPEN, native.Decide): Control.decide,
     (OPEN, questions.Question): Control.question,
+    (OPEN, traces.Trace): Control.trace,
     (OPEN, questions.Reply): Control.reply,
     (OPEN, questions.Withdrawn): Control.withdraw,
     (OPEN, questions.Context): Control.context,

@@ -20,6 +20,7 @@ from regraft.node.contexts import Contexts
 from regraft.node.control import Control
 from regraft.node.custody import Custody
 from regraft.node.deadlines import Deadlines
+from regraft.node.deciding import Deciding
 from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
 from regraft.node.event import (
     Closed,
@@ -46,6 +47,7 @@ from regraft.node.outflow import DISK, Outflow
 from regraft.node.replying import Replying
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Retained, Storage
+from regraft.node.tracing import Tracing
 from regraft.node.transactions import Transactions
 from regraft.session.window import Window
 from regraft.wire import native, table
@@ -135,6 +137,14 @@ class Node:
         self._looking = Looking(
             *(identity, self._connections, self._router, self._outflow, self._groups),
             *(self._replying, self._contexts, self._control),
+        )
+
+        self._tracing = Tracing(
+            *(identity, limits, authorize, self._router, self._outflow, self._replying),
+            self._control,
+            Deciding(
+                *(self._router, self._groups, self._contexts, self._control, self._connections)
+            ),
         )
 
     def load_rules(self, text: str, name: str) -> None:

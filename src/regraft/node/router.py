@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from regraft.errors import CODES, LocalError
+from regraft.errors import BY_NUMBER, CODES, LocalError
 from regraft.kernels.lane import OVERRIDE, Lane, Source
 from regraft.kernels.matching import Index
 from regraft.kernels.outlet import Outlet, Route
@@ -369,6 +369,27 @@ class Router:
                 pattern, exact, text = self._describe(self._takers.filter_of(number))
                 row = {"connection": key, "id": id, "pattern": pattern, "exact": exact}
                 yield row | {"selector": text}
+
+    def taking(self, envelope: bytes, most: int) -> Iterator[tuple[Outlet, int, str, bool, str]]:
+        """Who takes a message, under which id, and by which filter; of each filter so many."""
+        for filter in self.index.match(envelope):
+            description = self._describe(filter)
+            for outlet, id in self._takers.having(filter, most):
+                yield outlet, id, *description
+
+    def filters_of(self, key: int) -> Iterator[tuple[int, str, bool, str]]:
+        """What a connection wants: ids and filters."""
+        for id, number in self.held(key).items():
+            yield id, *self._describe(self._takers.filter_of(number))
+
+    def refusal_of(self, key: int, topic: str) -> str:
+        """Why somebody may not publish to a topic; nothing if he may."""
+        route = self._resolve(Source(key), topic.encode())
+        return BY_NUMBER[route.refusal].name if route.refusal else ""
+
+    def persists(self, topic: str) -> bool:
+        """Whether what is published there is kept, whatever it says."""
+        return any(matches(pattern, topic, exact) for pattern, exact in self._persistent)
 
     def describe_index(self, rows_max: int) -> dict[str, Any]:
         """The match index, to look at: its sizes, what an event costs, and what is hot."""
