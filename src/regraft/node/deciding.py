@@ -2,6 +2,8 @@
 
 It looks at what the lane looks at, in the same order, and changes nothing: the match index says
 which filters match, the takers who has them; then come contexts, groups, mailboxes, queues.
+
+A bug that tests plant: "blind-trace", filters with a selector are not seen.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Deciding:
     contexts: Contexts
     control: Control
     connections: dict[int, Connection]
+    bugs: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------ what stops it
 
@@ -111,6 +114,8 @@ class Deciding:
         entered = islice(self.router.taking(envelope, TAKERS_MAX), TAKERS_MAX)
         for outlet, id, pattern, exact, selector in entered:
             filter = Filter(pattern, exact, selector)
+            if selector and "blind-trace" in self.bugs:
+                continue
             if outlet.link:
                 found.links.setdefault(outlet.key, filter)
             elif outlet.group is not None:

@@ -227,7 +227,7 @@ class Node:
             self._custody = self._new_custody(now)
         self._network.custody = self._custody
         self._custody.join(self._network.links, joining.bugs)
-        self._contexts.bugs = joining.bugs
+        self._contexts.bugs = self._tracing.deciding.bugs = joining.bugs
         self._network.start(now)
 
     def _when_safe(self, action: Callable[[Now], None], now: Now) -> None:

@@ -18,13 +18,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from regraft.errors import BY_NUMBER, CODES, PeerError
+from regraft.errors import BY_NUMBER, CODES, LocalError, PeerError
 from regraft.kernels.envelope import FAULTS, examine
 from regraft.kernels.outlet import Route
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.model.message import Message, decode_envelope, encode_envelope
 from regraft.model.rules import TYPE_TOPIC
+from regraft.model.topics import check_pattern
 from regraft.node.connection import OPEN, Connection
 from regraft.node.control import Control
 from regraft.node.deciding import Deciding, Row, described
@@ -67,7 +68,7 @@ class Tracing:
         self._outflow = outflow
         self._replying = replying
         self._control = control
-        self._deciding = deciding
+        self.deciding = deciding
         self.count = 0
         replying.trace = self.trace
 
@@ -127,6 +128,11 @@ class Tracing:
         text = self._replying.no_room(c, asked.token)
         if text:
             return LIMIT_EXCEEDED, text
+        if asked.filtered:
+            try:
+                check_pattern(asked.pattern)
+            except LocalError as error:
+                return error.code.number, error.text
         if c.node:
             return 0, ""
         assert c.session is not None
@@ -142,7 +148,7 @@ class Tracing:
             return NOT_SUPPORTED, "messages of a type cannot be published so: ask who() of it", None
         if self._router.persists(message.topic) and self._control.storage is not None:
             return NOT_SUPPORTED, "what is kept cannot be published so: publish it, and who()", None
-        if self._deciding.is_expired(message, now):
+        if self.deciding.is_expired(message, now):
             return 0, "", None
         code, _, route = self._router.lane.find_route(c.source, asked.envelope)
         if code:
@@ -179,10 +185,10 @@ class Tracing:
         onward: dict[int, bool] = {}
         far = asked.hops >= HOPS_MAX
         if message is not None:
-            stops = self._deciding.stops(c, message, now)
+            stops = self.deciding.stops(c, message, now)
             reached = not asked.unreached
             report |= {"reached": reached, "stopped": stops}
-            taken = self._deciding.takers(c, asked.envelope, message, route)
+            taken = self.deciding.takers(c, asked.envelope, message, route)
             wanted = self._link_rows(c, links, taken.links, bool(stops))
             report["links"] = room.fit(wanted)
             onward = {
@@ -191,12 +197,12 @@ class Tracing:
                 if row["reason"] != "came-from"
             }
             if asked.mode == TraceMode.WHY:
-                rows = self._deciding.subject(asked, message, taken, reached and not stops)
+                rows = self.deciding.subject(asked, message, taken, reached and not stops)
                 report["subject"] = room.fit(rows)
             elif not stops:
                 report["takers"] = room.fit(taken.rows)
         else:
-            rows = self._deciding.subject(asked, None, None, False)
+            rows = self.deciding.subject(asked, None, None, False)
             report["subject"] = room.fit(rows)
             report["told"] = room.fit(self._told(asked, links))
             onward = {key: False for key, other in links if other is not c}
@@ -266,7 +272,10 @@ class Tracing:
         network = self._control.network
         if network is None or not asked.filtered:
             return
-        filter = Filter(asked.pattern, asked.exact, asked.selector)
+        pattern, exact = asked.pattern, asked.exact
+        if pattern == "#" or pattern.endswith("/#"):  # as the index writes it
+            pattern, exact = pattern[:-2], False
+        filter = Filter(pattern, exact, asked.selector)
         found = network.forwarding.explain(filter)
         for key, other in links:
             reason, told = found.get(key, ("pending", None))
