@@ -47,12 +47,13 @@ class Traced:
     @property
     def receivers(self) -> list[Row]:
         """Who gets it: rows of all nodes, each with the name of its node as `at`."""
-        return [
-            {**row, "at": report["name"] or report["node"][:8]}
-            for report in self.reports
-            for row in report.get("takers", ())
-            if row["gets"]
-        ]
+        found = []
+        for report in self.reports:
+            rows = [row for row in report.get("takers", ()) if row["gets"]]
+            if any(row["kind"] == "member" for row in rows):  # who was chosen is known
+                rows = [row for row in rows if row["reason"] != "one-of"]
+            found += [{**row, "at": name_of(report)} for row in rows]
+        return found
 
     def walk(self, start: str = "") -> Iterator[Step]:
         """Each report once, beginning with that of the first node, or of another one."""
@@ -119,11 +120,30 @@ class Why(Traced):
     @property
     def subject(self) -> list[Row]:
         """Its subscriptions, each with what becomes of the message there, and the node as `at`."""
-        return [
-            {**row, "at": report["name"] or report["node"][:8], "node": report["node"]}
+        found = []
+        for report in self.reports:
+            for row in report.get("subject", ()):
+                row = {**row, "at": name_of(report), "node": report["node"]}
+                if row["gets"] and self.stopped:
+                    row |= {"gets": False, "reason": "stopped"}
+                elif row["reason"] == "kept" and report["from"] and not self._keeps(row["name"]):
+                    row |= {"gets": False, "reason": "home-unknown"}
+                found.append(row)
+        return found
+
+    @property
+    def stopped(self) -> list[Row]:
+        """What keeps the message from going anywhere, where it is published."""
+        return [stop for one in self.reports if not one["from"] for stop in one["stopped"]]
+
+    def _keeps(self, mailbox: str) -> bool:
+        """Whether the node where it is published keeps it for this mailbox of another one."""
+        return any(
+            row["gets"] and row.get("name") == mailbox
             for report in self.reports
-            for row in report.get("subject", ())
-        ]
+            if not report["from"]
+            for row in report.get("takers", ())
+        )
 
     @property
     def found(self) -> bool:
@@ -144,9 +164,7 @@ class Why(Traced):
         lines: list[str] = []
         for row in subject:
             lines += explain_row(row)
-        origin = next((one for one in self.reports if not one["from"]), None)
-        for stop in (origin or {}).get("stopped", ()):
-            lines.append(f"node {name_of(origin or {})}: {stop_text(stop)}")
+        lines += [f"where it is published: {stop_text(stop)}" for stop in self.stopped]
         if any(row["reason"] == "unreached" for row in subject):
             lines += self._unreached(subject[0]["node"])
         return lines

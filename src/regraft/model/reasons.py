@@ -23,6 +23,7 @@ REASONS: dict[str, str] = {
     "no-context": "the message has a `where` and this is no client: it has no context",
     "kept": "it is kept there",
     "kept-elsewhere": "it is kept here until the node with this mailbox has it",
+    "home-unknown": "the node where it is published keeps nothing for this mailbox now",
     "not-persistent": "only what is persistent is kept there",
     "read-now": "it is not persistent, and comes because somebody reads the mailbox now",
     "by-mailbox": "it is persistent, and comes by the mailbox",

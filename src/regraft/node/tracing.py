@@ -199,6 +199,8 @@ class Tracing:
             if asked.mode == TraceMode.WHY:
                 rows = self.deciding.subject(asked, message, taken, reached and not stops)
                 report["subject"] = room.fit(rows)
+                homes = (row for row in taken.rows if "home" in row)
+                report["takers"] = room.fit(homes)  # mailboxes elsewhere that it is kept for
             elif not stops:
                 report["takers"] = room.fit(taken.rows)
         else:
