@@ -12,19 +12,19 @@ from regraft.routing.links import WAITING, Held, Link
 
 
 def explain_link(
-    link: Link, takers: Sequence[Held], group_of: Callable[[int], int]
+    link: Link, filter: Filter, takers: Sequence[Held], group_of: Callable[[int], int]
 ) -> tuple[str, Filter | None]:
     """A reason, and the filter that was told.
 
     `takers` are the filters that are held here and take all of the one in question: itself first,
     if it is held, and those that cover it.
     """
-    for place, held in enumerate(takers):
+    for held in takers:
         if held.number and group_of(held.number) in link.told:
             told = link.sent[link.told[group_of(held.number)]]
             if not any(one.wanted_besides(link.holder) for one in takers):
                 return "kept-told", told
-            return ("told" if place == 0 and told == held.filter else "covered"), told
+            return ("told" if told == filter else "covered"), told
     wanted = [held for held in takers if held.wanted_besides(link.holder)]
     if not wanted:
         waits = any(one.state == WAITING for held in takers for one in held.holders)

@@ -588,7 +588,7 @@ class Forwarding:
         if known is not None:
             takers = [known, *(one for one in takers if one is not known)]
         links = self._links.items()
-        return {key: explain_link(link, takers, index.group_of) for key, link in links}
+        return {key: explain_link(link, filter, takers, index.group_of) for key, link in links}
 
     def local(self) -> list[Filter]:
         """What is held on this node."""

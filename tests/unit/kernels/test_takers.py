@@ -135,3 +135,15 @@ def test_counting_frames_agrees() -> None:
     """The little parser above sees what the kernel counts."""
     stream = b"".join(map(native.encode, numbered(1, 2)))
     assert count_messages(stream) == (2, len(stream))
+
+
+def test_who_has_a_filter_can_be_asked(modules: dict[str, ModuleType]) -> None:
+    bench = Bench(modules)
+    for who, id in ((0, 1), (1, 2), (0, 3)):
+        bench.subscribe(who, id, "n = 1")
+    (filter,) = bench.index.match(native.encode(numbered(1)[0])[native.HEADER_BYTES :])
+    found = bench.takers.having(filter, 10)
+    assert {(outlet.key, id) for outlet, id in found} == {(1, 1), (2, 2), (1, 3)}
+    assert len(bench.takers.having(filter, 2)) == 2
+    bench.takers.silence(bench.numbers[0])  # it is gone, and its subscriptions are not removed yet
+    assert [(outlet.key, id) for outlet, id in bench.takers.having(filter, 10)] == [(2, 2)]
