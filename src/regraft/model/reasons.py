@@ -28,6 +28,7 @@ REASONS: dict[str, str] = {
     "read-now": "it is not persistent, and comes because somebody reads the mailbox now",
     "by-mailbox": "it is persistent, and comes by the mailbox",
     "kept-by-origin": "it is persistent: the node where it is published sees to this mailbox",
+    "not-by-trace": "what is published there is kept at this node, but not what a trace publishes",
     "mailbox-full": "this mailbox is full: the message is refused for all",
     "one-of": "one of the members gets it",
     "picked": "it is the member that was chosen",
@@ -39,6 +40,7 @@ REASONS: dict[str, str] = {
     "pattern": "its pattern does not match the topic",
     "selector-false": "its selector is false",
     "selector-unknown": "its selector is unknown, which is not true",
+    "index": "its selector is true, and the match index does not find it: a mistake of the node",
     "unreached": "the message does not come to this node",
     "stopped": "the message goes nowhere",
     # what stops a message at a node

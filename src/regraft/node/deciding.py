@@ -33,7 +33,7 @@ from regraft.wire.traces import Trace
 
 Row = dict[str, Any]
 
-TAKERS_MAX = 10_000  # that are looked at
+TAKERS_MAX = 1000  # besides links, that are looked at one by one
 NAMED_MAX = 20  # members of a group, and mailboxes of another node
 
 
@@ -43,7 +43,8 @@ class Taken:
 
     links: dict[int, Filter] = field(default_factory=dict)  # by connection: what it wants it by
     rows: list[Row] = field(default_factory=list)
-    ids: set[tuple[int, int]] = field(default_factory=set)  # connections and subscriptions
+    left_out: int = 0  # others
+    filters: frozenset[int] = frozenset()  # that match, as the index has them
 
 
 @dataclass(slots=True)
@@ -111,8 +112,9 @@ class Deciding:
             row = {"kind": "group", "gets": False, "reason": "not-supported"}
             found.rows.append(row | {"text": "the message carries rules of its own"})
             return found
-        entered = islice(self.router.taking(envelope, TAKERS_MAX), TAKERS_MAX)
-        for outlet, id, pattern, exact, selector in entered:
+        taking = self.router.taking(envelope, TAKERS_MAX)
+        found.left_out, found.filters = taking.left_out, taking.filters
+        for outlet, id, pattern, exact, selector in taking.takers:
             filter = Filter(pattern, exact, selector)
             if selector and "blind-trace" in self.bugs:
                 continue
@@ -121,11 +123,11 @@ class Deciding:
             elif outlet.group is not None:
                 found.rows.append(self._group(c, outlet, message, filter))
             elif outlet.slot >= 0:
-                found.rows.extend(self._stream(c, outlet.slot, message, filter))
+                stream = self._stream(c, outlet.slot, message, filter, route is not None)
+                found.rows.extend(stream)
             elif outlet.key >= 0:
                 other = self.connections.get(outlet.key)
                 found.rows.append(self._client(other, outlet, id, message, filter))
-                found.ids.add((outlet.key, id & ~(PASSING | TO_ALL)))
         if route is not None:
             self._picked(route, found)
         if message.topic.startswith(TYPE_TOPIC) and not found.rows and not found.links:
@@ -171,7 +173,9 @@ class Deciding:
         except LocalError:
             return False
 
-    def _stream(self, c: Connection, slot: int, message: Message, filter: Filter) -> Iterator[Row]:
+    def _stream(
+        self, c: Connection, slot: int, message: Message, filter: Filter, published: bool
+    ) -> Iterator[Row]:
         """A mailbox or a stream of the journal; or a node that has mailboxes."""
         storage = self.control.storage
         stream = storage.journal.by_slot(slot) if storage is not None else None
@@ -186,8 +190,10 @@ class Deciding:
         row |= {"kind": "mailbox" if isinstance(stream, Mailbox) else "stream", "name": stream.name}
         if not kept:
             reason = "not-persistent"
-        elif c.node:
+        elif c.node and message.delivery_mode is DeliveryMode.PERSISTENT:
             reason = "kept-by-origin"
+        elif published:
+            reason = "not-by-trace"
         elif stream.number in storage.journal.quotas.full:
             reason = "mailbox-full"
         else:
@@ -264,7 +270,7 @@ class Deciding:
             if asked.subscription in (0, id):
                 row = {"kind": "group", "subscription": id, "name": name}
                 yield row | ({"gets": False, "reason": "member"} if message is not None else {})
-        for id, pattern, exact, selector in self.router.filters_of(c.key):
+        for id, number, pattern, exact, selector in self.router.filters_of(c.key):
             if id in reading or asked.subscription not in (0, id):
                 continue
             filter = Filter(pattern, exact, selector)
@@ -280,8 +286,8 @@ class Deciding:
                 }
                 if row["reason"] == "context":
                     row["culprits"] = self._where(c.key, message)
-                elif (c.key, id) not in taken.ids:  # the index and the reference differ: a bug
-                    row |= {"gets": False, "reason": "no-interest"}
+                elif number not in taken.filters:
+                    row |= {"gets": False, "reason": "index"}
             if not comes and row["gets"]:
                 row |= {"gets": False, "reason": "unreached"}
             yield row

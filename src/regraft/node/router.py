@@ -33,6 +33,14 @@ CUSTODY = "$custody/"  # + the id of a journal: what nodes say to each other abo
 REMOVED_AT_ONCE = 100  # subscriptions of those who are gone, in one step
 
 
+class Taking(NamedTuple):
+    """Who takes a message."""
+
+    takers: list[tuple[Outlet, int, str, bool, str]]  # with the id, and the filter as it is written
+    left_out: int
+    filters: frozenset[int]  # that match, as the index has them
+
+
 class Leaving(NamedTuple):
     """What is left of somebody who is gone: nothing leads there, but the index holds it."""
 
@@ -370,17 +378,23 @@ class Router:
                 row = {"connection": key, "id": id, "pattern": pattern, "exact": exact}
                 yield row | {"selector": text}
 
-    def taking(self, envelope: bytes, most: int) -> Iterator[tuple[Outlet, int, str, bool, str]]:
-        """Who takes a message, under which id, and by which filter; of each filter so many."""
-        for filter in self.index.match(envelope):
+    def taking(self, envelope: bytes, most: int) -> Taking:
+        """Who takes a message, under which id, by which filter: all links, and so many others."""
+        found: list[tuple[Outlet, int, str, bool, str]] = []
+        left_out = 0
+        filters = self.index.match(envelope)
+        for filter in filters:
+            some, more = self._takers.having(filter, max(0, most - len(found)))
+            left_out += more
             description = self._describe(filter)
-            for outlet, id in self._takers.having(filter, most):
-                yield outlet, id, *description
+            found += [(outlet, id, *description) for outlet, id in some]
+        return Taking(found, left_out, frozenset(filters))
 
-    def filters_of(self, key: int) -> Iterator[tuple[int, str, bool, str]]:
-        """What a connection wants: ids and filters."""
+    def filters_of(self, key: int) -> Iterator[tuple[int, int, str, bool, str]]:
+        """What a connection wants: ids, filters as the index has them, and as they are written."""
         for id, number in self.held(key).items():
-            yield id, *self._describe(self._takers.filter_of(number))
+            filter = self._takers.filter_of(number)
+            yield id, filter, *self._describe(filter)
 
     def refusal_of(self, key: int, topic: str) -> str:
         """Why somebody may not publish to a topic; nothing if he may."""

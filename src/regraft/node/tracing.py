@@ -146,7 +146,7 @@ class Tracing:
         """Where a message that is published really goes, as the lane says."""
         if message.topic.startswith(TYPE_TOPIC) or message.override_rules:
             return NOT_SUPPORTED, "messages of a type cannot be published so: ask who() of it", None
-        if self._router.persists(message.topic) and self._control.storage is not None:
+        if not c.node and self.deciding.is_kept(message):
             return NOT_SUPPORTED, "what is kept cannot be published so: publish it, and who()", None
         if self.deciding.is_expired(message, now):
             return 0, "", None
@@ -203,6 +203,7 @@ class Tracing:
                 report["takers"] = room.fit(homes)  # mailboxes elsewhere that it is kept for
             elif not stops:
                 report["takers"] = room.fit(taken.rows)
+                room.left_out += taken.left_out
         else:
             rows = self.deciding.subject(asked, None, None, False)
             report["subject"] = room.fit(rows)
@@ -308,10 +309,10 @@ class Room:
         """As many rows as there is room for."""
         found: list[Row] = []
         for row in rows:
-            size = len(json.dumps(row)) + 2
+            size = 0 if self.left_out else len(json.dumps(row)) + 2
             if self.left_out or size > self._left:
                 self.left_out += 1
-                continue
-            self._left -= size
-            found.append(row)
+            else:
+                self._left -= size
+                found.append(row)
         return found
