@@ -76,6 +76,7 @@ class Journal:
         self.segments = Segments(recovered.segments)
         self.tail = Tail(limits.journal_tail_bytes)
         self.quotas = Quotas(limits.mailbox_messages, limits.mailbox_bytes)
+        self.away: dict[int, Mailbox] = {}  # mailboxes that stand for other nodes
         self.batches = self.batch_bytes_max = self.written = 0
         self.snapshots = self.dropped_segments = 0
         self._limits = limits
