@@ -107,7 +107,7 @@ class Tracing(Asking):
         subscriber = f"mailbox {durable}" if durable else f"client {client}"
         found = Why(*await self._reports(asked, timeout), subscriber=subscriber)
         lost = next((row for row in found.subject if row["reason"] == "unreached"), None)
-        if lost is not None and "pattern" in lost:
+        if lost is not None and "pattern" in lost and "filter" not in lost:
             found.travelled = await self._travelled(lost, lost["node"], timeout)
         return found
 
@@ -129,7 +129,7 @@ class Tracing(Asking):
         travels = []
         for report in found.reports:
             for row in report["subject"]:
-                if row["kind"] == "subscription":
+                if row["kind"] == "subscription" and "filter" not in row:
                     travels.append(await self._travelled(row, report["node"], timeout))
                 else:
                     reports = found.reports, found.complete, found.reason

@@ -205,9 +205,8 @@ class Transaction:
             headers |= special_headers(priority, ttl, delay, deliver_at, message_id)
         persistent = persistent or headers.get("deliver_at_us") is not None
         if type(body) is not bytes:
-            body, content_type = encode_body(body)
-            if content_type:
-                headers.setdefault("content_type", content_type)
+            body, kind = encode_body(body)
+            headers = {**kind, **headers}
         encoded = self._topics.get(topic)
         if encoded is None:
             check_topic(topic)

@@ -235,10 +235,12 @@ async def _subscription(
 def _travel(found: Travelled) -> None:
     if found.row:
         click.echo(subject_text(found.row))
-    if found.row.get("kind") in ("mailbox", "group"):
+    kinds = {"mailbox": reason_text("durable"), "group": "by its members"}
+    if found.row.get("filter"):
+        kinds["subscription"] = reason_text("own-told")
+    if found.row.get("kind") in kinds:
         at = name_of(found.by_node.get(found.home, {}))
-        durable = reason_text("durable") if found.row["kind"] == "mailbox" else "by its members"
-        click.echo(f"  at node {at}: {durable}")
+        click.echo(f"  at node {at}: {kinds[found.row['kind']]}")
     else:
         for line in draw(found, told_lines, found.home):
             click.echo(f"  {line}")

@@ -37,6 +37,7 @@ REASONS: dict[str, str] = {
     "nobody": "the group has no members",
     "group-full": "all members have as much in their hands as they may",
     "chosen": "the node where it is published has chosen a member",
+    "own-filter": "a filter that the application brought does not let it pass",
     "pattern": "its pattern does not match the topic",
     "selector-false": "its selector is false",
     "selector-unknown": "its selector is unknown, which is not true",
@@ -66,6 +67,7 @@ REASONS: dict[str, str] = {
     "only-theirs": "nobody but this neighbour wants it, so it need not be told",
     "kept-told": "nobody wants it any more, but a reconfiguration puts off to say so",
     "not-held": "nobody here or behind another link wants it",
+    "own-told": "it has a filter of the application's own, which traces do not follow",
     "durable": "mailboxes are told to all nodes, and not by filters of links",
 }
 

@@ -10,7 +10,9 @@ from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.plan import Plan, plan_of
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
+from regraft.model.rules import GROUP_TOPIC, SHARE_TOPIC
 from regraft.model.topics import check_pattern
+from regraft.model.userfilter import UserFilters
 from regraft.node import administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, Connection, State
 from regraft.node.contexts import Contexts
@@ -35,7 +37,14 @@ if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
 
 FEATURES = (
-    *("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts"),
+    "topics",
+    "selectors",
+    "credit",
+    "stall-policies",
+    "groups",
+    "replies",
+    "contexts",
+    "filters",
     "traces",
 )
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
@@ -63,6 +72,7 @@ class Control:
         groups: Groups,
         replying: Replying,
         contexts: Contexts,
+        filters: UserFilters,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -76,6 +86,7 @@ class Control:
         self._groups = groups
         self._replying = replying
         self._contexts = contexts
+        self._filters = filters
         self.clients: dict[str, Connection] = {}
         self.storage: Storage | None = None
         self.administration: administration.Administration | None = None
@@ -213,6 +224,8 @@ class Control:
         try:
             self._check_subscription(c, message)
             self._groups.check(c, message.pattern)
+            if message.filter or message.filter_data:
+                self._check_filter(message)
             plan = self._plan(message.selector)
             if message.durable or message.from_sequence or message.from_time:
                 if message.replies:
@@ -231,7 +244,23 @@ class Control:
             self._replying.replies(c.key, message.id)
         if self._groups.join(c, message, plan):
             return
-        self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan)
+        own = self._filters.of(message.filter, message.filter_data)
+        self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan, own=own)
+
+    def _check_filter(self, message: native.Subscribe) -> None:
+        self._filters.check(message.filter, message.filter_data)
+        for wrong, what in (
+            (message.durable, "a mailbox, whose node may not know it"),
+            (message.from_sequence or message.from_time, "a replay"),
+            (message.replies, "who replies: nobody could tell whose reply to wait for"),
+            (
+                message.pattern.startswith((SHARE_TOPIC, GROUP_TOPIC)),
+                "those who share a subscription",
+            ),
+        ):
+            if wrong:
+                text = f"a filter of your own is not for {what}; filter in the program"
+                raise LocalError("not-supported", text)
 
     def _subscribe_to_journal(
         self, c: Connection, message: native.Subscribe, plan: Plan | None, now: Now

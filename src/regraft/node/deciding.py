@@ -118,6 +118,15 @@ class Deciding:
             filter = Filter(pattern, exact, selector)
             if selector and "blind-trace" in self.bugs:
                 continue
+            if outlet.group is not None and outlet.group.screen is not None:
+                passes, outlet = outlet.group.screen(envelope), outlet.group.outlets[0]
+                if not passes:
+                    if not outlet.link:
+                        row = self._client(
+                            self.connections.get(outlet.key), outlet, id, message, filter
+                        )
+                        found.rows.append(row | {"gets": False, "reason": "own-filter"})
+                    continue
             if outlet.link:
                 found.links.setdefault(outlet.key, filter)
             elif outlet.group is not None:
@@ -270,11 +279,12 @@ class Deciding:
             if asked.subscription in (0, id):
                 row = {"kind": "group", "subscription": id, "name": name}
                 yield row | ({"gets": False, "reason": "member"} if message is not None else {})
-        for id, number, pattern, exact, selector in self.router.filters_of(c.key):
+        for id, number, written, own in self.router.filters_of(c.key):
             if id in reading or asked.subscription not in (0, id):
                 continue
-            filter = Filter(pattern, exact, selector)
+            filter = Filter(*written)
             row = {"kind": "subscription", "subscription": id, **described(filter)}
+            row |= {"filter": own.name} if own is not None else {}
             if message is None:
                 yield row
                 continue
@@ -286,6 +296,8 @@ class Deciding:
                 }
                 if row["reason"] == "context":
                     row["culprits"] = self._where(c.key, message)
+                elif own is not None and own.known and not own.passes(asked.envelope):
+                    row |= {"gets": False, "reason": "own-filter"}
                 elif number not in taken.filters:
                     row |= {"gets": False, "reason": "index"}
             if not comes and row["gets"]:

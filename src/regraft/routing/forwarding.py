@@ -27,17 +27,19 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from typing import Any, TypeAlias
 
 from regraft.errors import LocalError, PeerError
+from regraft.limits import Limits
 from regraft.model.selector.cover import Form
 from regraft.model.topics import check_pattern
+from regraft.model.userfilter import UserFilters
 from regraft.routing.covering import CoverIndex
 from regraft.routing.explaining import explain_link
 from regraft.routing.filters import Filter, size_of
-from regraft.routing.forms import form_of_filter
+from regraft.routing.forms import form_of_filter, with_user_filter
 from regraft.routing.links import GIVEN, GONE, LIVE, WAITING, Held, Holder, Link, View
 from regraft.routing.messages import Message, Numbered, Reroute, Rerouted
 from regraft.routing.reconfiguration import Reconfigurator
@@ -91,6 +93,8 @@ class Forwarding:
         self._everybody: View | None = None  # what a new link begins with
         self._unused_ns: int | None = None  # since when there is not more than one link
         self._counts = dict.fromkeys(("subscribed", "unsubscribed", "unreadable"), 0)
+        # Asked what is known of a filter that an application brought, by its name and its encoding.
+        self.user_filter: Callable[[str, bytes], Any] = UserFilters(Limits()).of
 
     # --------------------------------------------------------------- what is held
 
@@ -535,8 +539,10 @@ class Forwarding:
 
     def _form(self, filter: Filter) -> Form:
         """What is compared of a filter; of one that cannot be read, what takes all of it."""
-        form, readable = form_of_filter(*filter)
+        form, readable = form_of_filter(filter.pattern, filter.exact, filter.selector)
         self._counts["unreadable"] += not readable
+        if filter.name:
+            form = with_user_filter(form, self.user_filter(filter.name, filter.data))
         return form
 
     def _fall(self, held: Held) -> None:
@@ -583,7 +589,7 @@ class Forwarding:
         index, known = self._index, self._held.get(filter)
         numbers: Iterable[int] = [known.number] if known is not None and known.number else []
         if isinstance(index, CoverIndex):
-            numbers = sorted(index.covering_form(form_of_filter(*filter)[0]))
+            numbers = sorted(index.covering_form(self._form(filter)))
         takers = [self._of_number[number] for number in numbers]
         if known is not None:
             takers = [known, *(one for one in takers if one is not known)]

@@ -382,7 +382,7 @@ class Grove:
                     text = f"{site.number} heard {received}, {way.target.number} said {sent}"
                     yield Complaint("table", text)
                 wanted = self._wanted_behind(way)
-                told = {canonical(*one) for one in received.values()}
+                told = {canonical(*one[:3]) for one in received.values()}
                 if len(set(received.values())) < len(received):
                     yield Complaint("table", f"{site.number} was told something twice")
                 what = f"{site.number} was told by {way.target.number}"
@@ -392,7 +392,7 @@ class Grove:
         found: set[Any] = set()
         todo, seen = [way.target.number], {way.source.number, way.target.number}
         for number in todo:
-            found.update(canonical(*one) for one in self.sites[number].local)
+            found.update(canonical(*one[:3]) for one in self.sites[number].local)
             for other in self.sites[number].alive.values():
                 if other.target.number not in seen:
                     seen.add(other.target.number)
