@@ -48,6 +48,7 @@ KERNELS = (
     "outbox",
     "calls",
     "rows",
+    "sweep",
 )
 
 FOLDER = Path("src/regraft/kernels")  # setuptools wants paths relative to this file

@@ -50,6 +50,7 @@ KERNELS = (
     "outbox",
     "calls",
     "rows",
+    "sweep",
 )
 
 COMPANIONS = ("plan",)  # never compiled, but made for the kernels in use
