@@ -47,6 +47,7 @@ KERNELS = (
     "inbox",
     "outbox",
     "calls",
+    "desk",
     "rows",
     "sweep",
 )

@@ -49,6 +49,7 @@ KERNELS = (
     "inbox",
     "outbox",
     "calls",
+    "desk",
     "rows",
     "sweep",
 )
