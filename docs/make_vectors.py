@@ -38,7 +38,7 @@ from regraft.model.message import (
     encode_envelope,
 )
 from regraft.model.varint import BYTES, STRING, UINT64
-from regraft.wire import native, peers, questions
+from regraft.wire import native, peers, questions, traces
 from regraft.wire.native import FLAG_CONTROL, PREFACE, Kind, encode, frame, read_frame
 
 FRAME_BYTES_MAX = 4096
@@ -188,6 +188,26 @@ def between_nodes() -> list[tuple[str, str, bytes]]:
         ("counted", "so many may reply", encode(questions.Counted(one, 0, 1000))),
         ("ended", "all have", encode(questions.Ended(b"", 7, 1000, 998, True))),
         ("withdrawn", "nobody waits", encode(questions.Withdrawn(b"", 7))),
+        ("trace", "who would get it", encode(traces.Trace(b"", 11, 5000, asked))),
+        (
+            "trace-onward",
+            "a node asks why, where the message would not have come",
+            encode(
+                traces.Trace(
+                    *(one, 0, 4843, asked, traces.TraceMode.WHY, 1, True, "billing", "", 2)
+                )
+            ),
+        ),
+        (
+            "trace-filter",
+            "what neighbours were told of a filter",
+            encode(
+                traces.Trace(
+                    *(b"", 12, 5000, b"", traces.TraceMode.FILTER, 0, False, "", "", 0),
+                    *("a/b", True, "x > 1", True),
+                )
+            ),
+        ),
         ("context", "room = hall", encode(questions.Context(3, context))),
         ("finished", "by a member of a group", encode(native.Finished(3))),
         (

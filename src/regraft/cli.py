@@ -33,6 +33,7 @@ COMMANDS = {
     "services": "regraft.commands.call:services",
     "rules": "regraft.commands.rules:rules",
     "inspect": "regraft.commands.inspect:inspect",
+    "trace": "regraft.commands.trace:trace",
     "link": "regraft.commands.link:link",
     "custody": "regraft.commands.custody:custody",
     "node": "regraft.commands.node:node",

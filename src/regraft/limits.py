@@ -81,6 +81,7 @@ class Limits:
     question_ms: int = 600_000  # after which they are over
     reply_bytes: int = 16 * MIB  # questions and replies that wait for one connection
     context_bytes: int = 4 * KIB  # of one client
+    trace_bytes: int = 64 * KIB  # of what one node reports about a trace
     filter_bytes: int = 8 * KIB  # the encoding of a filter that an application brought
     filters_per_message: int = 1_000  # of those that a node asks about one message
     filter_us: int = 5_000  # processor time of one evaluation

@@ -31,7 +31,7 @@ from regraft.node.network import Joining
 from regraft.node.node import Node
 from regraft.overlay.options import Options
 from regraft.simulate.filter_story import FailingBand
-from regraft.wire import native, peers, questions
+from regraft.wire import native, peers, questions, traces
 
 ME, OTHER, THIRD = (bytes([n]) * 16 for n in (7, 1, 9))
 IDS = (ME, OTHER, THIRD, b"", b"short")
@@ -172,6 +172,12 @@ def forged(random: Random) -> Any:
             lambda: Message("a/b", b"x", where=some(("ctx.x = 1", "ctx.x ="))),
             lambda: questions.Question(some((*IDS, ME)), 1, some((0, 5, 2**32 - 1)), ASKED),
             lambda: questions.Question(some(IDS), 1, 5, some((b"", b"nonsense"))),
+            lambda: traces.Trace(
+                *(some((*IDS, ME)), 1, some((0, 5, 2**32 - 1)), some((ASKED, b"", b"x"))),
+                *(some(list(traces.TraceMode)), some((0, 255, 2**32 - 1)), some((True, False))),
+                *("mine", some(("", "d")), 0, some(("", "a/#", "+x")), False),
+                *(some(("", "x > 1", "x >")), True),
+            ),
             lambda: questions.Reply(some(IDS), 1, some((ASKED, b"", b"x")), some((True, False))),
             lambda: questions.Counted(some(IDS), 1, number(random)),
             lambda: questions.Ended(some(IDS), 1, number(random), number(random), True),

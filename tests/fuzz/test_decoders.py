@@ -20,7 +20,7 @@ from regraft.node.effect import Close, Write
 from regraft.node.event import Closed, Event, Now, Opened, Received, Tick, Unsent
 from regraft.node.node import Node
 from regraft.simulate.filter_story import FailingBand
-from regraft.wire import native, peers, questions
+from regraft.wire import native, peers, questions, traces
 
 INNOCENT, WITNESS = 1, 2  # one publishes, the other receives
 HELLO = native.PREFACE + native.encode(native.Hello(1, 1))
@@ -78,6 +78,20 @@ SENTENCES = [
     native.encode(questions.Question(b"x" * 16, 2, 2**32 - 1, encode_envelope(Message("a/b")))),
     native.encode(questions.Question(b"", 3, 0, encode_envelope(Message("+", where="x =")))),
     native.encode(questions.Question(b"", 4, 9, b"nonsense")),
+    native.encode(traces.Trace(b"", 11, 50, encode_envelope(Message("a", b"?")))),
+    native.encode(traces.Trace(b"", 12, 50, encode_envelope(Message("a/b")), traces.TraceMode(1))),
+    native.encode(
+        traces.Trace(
+            *(b"x" * 16, 13, 0, encode_envelope(Message("a", where="x ="))),
+            *(traces.TraceMode.WHY, 2**32 - 1, True, "me", "d", 1),
+        )
+    ),
+    native.encode(
+        traces.Trace(
+            *(b"", 14, 9, b"nonsense", traces.TraceMode.FILTER, 0, False, "me", "", 0),
+            *("a/#", True, "x >", True),
+        )
+    ),
     native.encode(questions.Reply(b"", 2**64 - 1, encode_envelope(Message("a")), True)),
     native.encode(questions.Reply(b"", 1, b"", True, True)),
     native.encode(questions.Counted(b"", 1, 2**64 - 1)),

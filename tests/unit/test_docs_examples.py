@@ -42,6 +42,7 @@ import pytest
 import regraft
 import regraft.services
 from regraft.errors import CODES
+from regraft.model.reasons import REASONS
 
 pytestmark = pytest.mark.slow  # it starts processes
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,7 @@ PAGES = [
     DOCS / "mailboxes.md",
     DOCS / "replies.md",
     DOCS / "context.md",
+    DOCS / "trace.md",
     DOCS / "transactions.md",
     *sorted((DOCS / "howto").glob("*.md")),
 ]
@@ -480,6 +482,13 @@ def test_the_table_of_classes_of_errors() -> None:
     rows = table(DOCS / "howto" / "errors.md", "Class")
     classes = {cls.__name__ for cls in regraft.RegraftError.__subclasses__()}
     assert {row["Class"].strip("`") for row in rows} == classes
+
+
+def test_the_table_of_reasons() -> None:
+    rows = table(DOCS / "trace.md", "Reason")
+    assert {row["Reason"].strip("`"): row["Meaning"] for row in rows} == {
+        name: f"{text[0].upper()}{text[1:]}." for name, text in REASONS.items()
+    }
 
 
 def test_the_options() -> None:

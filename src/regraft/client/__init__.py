@@ -26,6 +26,7 @@ from regraft.client.options import Options, WhenStalled
 from regraft.client.queue import Browse, Queue, QueueOptions, Work
 from regraft.client.replies import AllReplies, Replies
 from regraft.client.subscription import Subscription
+from regraft.client.traced import Traced, Travelled, Why
 from regraft.client.transaction import Transaction
 from regraft.client.upkeep import Disconnection
 
@@ -48,8 +49,11 @@ __all__ = [
     "Replay",
     "Replies",
     "Subscription",
+    "Traced",
     "Transaction",
+    "Travelled",
     "WhenStalled",
+    "Why",
     "Work",
     "connect",
     "connect_blocking",

@@ -19,6 +19,7 @@ from regraft.client.durable import Durable
 from regraft.client.options import Options
 from regraft.client.queue import Queue
 from regraft.client.subscription import EndedError, Subscription
+from regraft.client.traced import Traced, Travelled, Why
 from regraft.client.transaction import TIMEOUT_S, Transaction, check_outcome
 from regraft.client.upkeep import OUTCOMES, Disconnection
 from regraft.errors import LocalError, RegraftError
@@ -187,6 +188,22 @@ class BlockingClient:
     def ask(self, topic: str, body: Any = b"", **more: Any) -> BlockingReplies:
         """Ask everybody who is subscribed to this with `replies=True`: see `Client.ask`."""
         return BlockingReplies(self._run, self._run(self._client.ask(topic, body, **more)))
+
+    def who(self, topic: str, body: Any = b"", **more: Any) -> Traced:
+        """Who would get this message: see `Client.who`."""
+        return self._run(self._client.who(topic, body, **more))
+
+    def trace(self, topic: str, body: Any = b"", **more: Any) -> Traced:
+        """Publish this message, and follow it: see `Client.trace`."""
+        return self._run(self._client.trace(topic, body, **more))
+
+    def why(self, topic: str, body: Any = b"", **more: Any) -> Why:
+        """Why a subscriber would get this message, or would not: see `Client.why`."""
+        return self._run(self._client.why(topic, body, **more))
+
+    def trace_subscription(self, **more: Any) -> list[Travelled]:
+        """How subscriptions travelled: see `Client.trace_subscription`."""
+        return self._run(self._client.trace_subscription(**more))
 
     def set_context(self, context: Mapping[str, Value], *, timeout: float | None = 10.0) -> None:
         """Have this context from now on: see `Client.set_context`."""

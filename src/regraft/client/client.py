@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from regraft.client.administration import DEAD_LETTERS, Administration
-from regraft.client.asking import Asking
 from regraft.client.current import CURRENT
 from regraft.client.durable import Durable, Replay
 from regraft.client.filtered import Filtered
@@ -23,6 +22,7 @@ from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers, special_headers
 from regraft.client.queue import Browse, Handler, Queue, QueueOptions, Work, made_options
 from regraft.client.subscription import Shared, Subscription
+from regraft.client.tracing import Tracing
 from regraft.client.transaction import Transacting, Transaction
 from regraft.client.upkeep import log
 from regraft.errors import LocalError, RegraftError, WorldError
@@ -56,7 +56,7 @@ async def connect(target: str | None = None, options: Options | None = None, **m
     return client
 
 
-class Client(Transacting, Asking, Administration):
+class Client(Transacting, Tracing, Administration):
     """Publishes and subscribes. Make one with `connect()`, and close it, or use it as a context.
 
     It reconnects by itself, to the next address that answers, and subscribes again. Messages are

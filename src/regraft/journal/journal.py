@@ -306,6 +306,10 @@ class Journal:
                 "are too small for more (limit segment_bytes)",
             )
 
+    def by_slot(self, slot: int) -> Stream | None:
+        """The stream that is recorded under a slot."""
+        return self._by_slot.get(slot)
+
     def give_slot(self, stream: Stream) -> Stream:
         """Have messages recorded for a stream."""
         stream.slot = self.recorder.add_stream(stream.number, stream.next_sequence)

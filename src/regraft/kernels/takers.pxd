@@ -48,6 +48,8 @@ cdef class Takers:
     @cython.locals(records=ints_p, filter=int32_t, after=int32_t, before=int32_t)
     cpdef int32_t remove(self, int32_t number) except -1
     cpdef int32_t filter_of(self, int32_t number) noexcept
+    @cython.locals(number=int32_t, outlet=Outlet, left_out=Py_ssize_t)
+    cpdef tuple having(self, int32_t filter, Py_ssize_t most)
     @cython.locals(k=Py_ssize_t, outlet=Outlet, route=Route)
     cdef Route route(self, Ints fixed, Ints hits)
     @cython.locals(route=Route)

@@ -166,6 +166,21 @@ class Takers:
         """The filter of a subscription."""
         return self.records.a[number * 4]
 
+    def having(self, filter: int, most: int) -> tuple[list[tuple[Outlet, int]], int]:
+        """Who has a filter, under which id: all links and so many others; how many are left out."""
+        found: list[tuple[Outlet, int]] = []
+        left_out = 0
+        number = self.first.a[filter] - 1
+        while number >= 0:
+            outlet: Outlet = self.outlets[self.records.a[number * 4 + 1]]
+            if not outlet.gone:
+                if outlet.link or len(found) < most:
+                    found.append((outlet, self.ids.a[number]))
+                else:
+                    left_out += 1
+            number = self.records.a[number * 4 + 2]
+        return found, left_out
+
     def route(self, fixed: Ints, hits: Ints) -> Route:
         """The route to all who have one of these filters."""
         self.round += 1

@@ -12,13 +12,15 @@ A bug that tests plant: "stale-context", verdicts outlive the context that they 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from regraft.errors import CODES, LocalError, RegraftError
 from regraft.kernels.envelope import FAULTS, examine, fields_of
 from regraft.kernels.matching import Index
 from regraft.kernels.outlet import Outlet, Route
 from regraft.kernels.plan import plan_of
 from regraft.limits import Limits
-from regraft.model.message import decode_envelope
+from regraft.model.message import Message, decode_envelope
 from regraft.model.selector import Selector
 from regraft.model.selector.ast import NameKind
 from regraft.model.varint import BYTES, LEN, write_varint
@@ -81,6 +83,11 @@ class Contexts:
         if "stale-context" not in self.bugs:
             for test in self._tests.values():
                 test.verdicts.pop(key, None)
+
+    def message_for(self, key: int, message: Message) -> Message:
+        """A message as its `where` sees it: with the context of a receiver."""
+        context = decode_envelope(PROBE + self._contexts.get(key, b"")).context
+        return replace(message, context=context)
 
     def narrow(self, envelope: bytes, route: Route) -> Route | int:
         """The route to those takers whom a message is for, or an error's number.

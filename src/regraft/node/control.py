@@ -31,7 +31,7 @@ from regraft.node.transactions import COMMANDS as TX_COMMANDS
 from regraft.node.transactions import Transactions
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
-from regraft.wire import bulk, native, peers, questions
+from regraft.wire import bulk, native, peers, questions, traces
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -45,6 +45,7 @@ FEATURES = (
     "replies",
     "contexts",
     "filters",
+    "traces",
 )
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
 TRANSACTIONS = "transactions"
@@ -389,6 +390,10 @@ class Control:
         """A client asks everybody who takes a message."""
         self._replying.question(c, message, now)
 
+    def trace(self, c: Connection, message: traces.Trace, now: Now) -> None:
+        """A client asks what becomes of a message, or of a subscription."""
+        self._replying.trace(c, message, now)
+
     def reply(self, c: Connection, message: questions.Reply, now: Now) -> None:
         """A client replies."""
         self._replying.reply(c, message, now)
@@ -525,6 +530,7 @@ HANDLERS: dict[tuple[State, type[Any]], Handler] = {
     (OPEN, native.Transact): Control.transact,
     (OPEN, native.Decide): Control.decide,
     (OPEN, questions.Question): Control.question,
+    (OPEN, traces.Trace): Control.trace,
     (OPEN, questions.Reply): Control.reply,
     (OPEN, questions.Withdrawn): Control.withdraw,
     (OPEN, questions.Context): Control.context,

@@ -230,6 +230,19 @@ class Groups:
         for id in list(self._by_key.get(key, ())):
             self.leave(key, id)
 
+    def members_of(self, name: Any) -> tuple[list[str], list[str]]:
+        """The clients that are members of a group: here, and elsewhere."""
+        kind = self._kinds.get(name)
+        if kind is None:
+            return [], []
+        here = sorted({member.client for member in kind.members.values()})
+        return here, [client for client in kind.elsewhere if client not in here]
+
+    def groups_of(self, key: int) -> list[tuple[int, str]]:
+        """The subscriptions by which a connection is a member, and of which groups."""
+        found = self._by_key.get(key, {}).items()
+        return [(id, m.name if isinstance(m.name, str) else m.name[0]) for id, m in found]
+
     def finished(self, c: Connection, count: int) -> None:
         """A member is done with messages that it does not answer."""
         c.outlet.in_flight = max(0, c.outlet.in_flight - count)

@@ -54,7 +54,7 @@ from regraft.routing.reconfiguration import PROTOCOLS
 from regraft.session.backlog import Backlog
 from regraft.session.session import DROP_OLDEST, UNLIMITED, Delivery, Session
 from regraft.session.window import Window
-from regraft.wire import native, peers, questions
+from regraft.wire import native, peers, questions, traces
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -571,6 +571,7 @@ def _completed(address: str, seen: str) -> str:
 REPLIES = (questions.Reply, questions.Counted, questions.Ended)
 HANDLERS: dict[type[Any], Any] = {
     **dict.fromkeys((questions.Question, questions.Withdrawn, *REPLIES), Network._asked),
+    traces.Trace: Network._asked,
     peers.Interests: Network._interests,
     native.Credit: Network._credit,
     native.Heartbeat: Network._heartbeat,

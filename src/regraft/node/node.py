@@ -21,6 +21,7 @@ from regraft.node.contexts import Contexts
 from regraft.node.control import Control
 from regraft.node.custody import Custody
 from regraft.node.deadlines import Deadlines
+from regraft.node.deciding import Deciding
 from regraft.node.effect import Effect, Note, Refuse, Stopped, WakeAt
 from regraft.node.event import (
     Closed,
@@ -47,6 +48,7 @@ from regraft.node.outflow import DISK, Outflow
 from regraft.node.replying import Replying
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Retained, Storage
+from regraft.node.tracing import Tracing
 from regraft.node.transactions import Transactions
 from regraft.session.window import Window
 from regraft.wire import native, table
@@ -140,6 +142,14 @@ class Node:
             *(self._replying, self._contexts, self.filters, self._control),
         )
 
+        self._tracing = Tracing(
+            *(identity, limits, authorize, self._router, self._outflow, self._replying),
+            self._control,
+            Deciding(
+                *(self._router, self._groups, self._contexts, self._control, self._connections)
+            ),
+        )
+
     def load_rules(self, text: str, name: str) -> None:
         """Send messages of a type where these rules say; LocalError if they are wrong."""
         self._groups.load(text, name)
@@ -224,7 +234,7 @@ class Node:
             self._custody = self._new_custody(now)
         self._network.custody = self._custody
         self._custody.join(self._network.links, joining.bugs)
-        self._contexts.bugs = joining.bugs
+        self._contexts.bugs = self._tracing.deciding.bugs = joining.bugs
         self._network.start(now)
 
     def _when_safe(self, action: Callable[[Now], None], now: Now) -> None:

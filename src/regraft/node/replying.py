@@ -28,6 +28,7 @@ from regraft.node.router import Router
 from regraft.routing.replies import Pending, Replies
 from regraft.wire import native
 from regraft.wire.questions import Counted, Ended, Question, Reply, Withdrawn
+from regraft.wire.traces import Trace
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -63,6 +64,7 @@ class Replying:
         self._wake_ns = 0
         self.pending = Replies()
         self.settled: Callable[[Now], bool] | None = None  # whether all neighbours are known
+        self.trace: Callable[[Connection, Trace, Now], None]  # what is a matter of `tracing`
         self._counters = dict.fromkeys(COUNTERS, 0)
         router.on_dismiss = self._gone.append
 
@@ -82,25 +84,34 @@ class Replying:
 
     def question(self, c: Connection, message: Question, now: Now) -> None:
         """Somebody asks: a client of this node, or another node for it."""
-        id = message.id
-        if c.node:
-            if len(id) != ID_BYTES:
-                raise PeerError("malformed-envelope", f"a question's id has {ID_BYTES} bytes")
-            if self.pending.knows(id):  # it counts on the way that it came by first
-                self._outflow.send(c, Ended(id, complete=True), now)
-                return
-        else:
-            id = self._router.lane.mark[1:] + self._next().to_bytes(8, "little")
-            self.pending.knows(id)
+        id = self.admit(c, message.id, now)
+        if id is None:
+            return
         code, text, route = self._route(c, message)
         if route is None:
-            self._counters["questions_refused"] += 1
-            token = 0 if c.node else message.token
-            ended = Ended(message.id, token, code=code, reason=text)
-            self._outflow.send(c, ended, now)
+            self.refuse(c, message.id, message.token, code, text, now)
             return
         self._counters["questions"] += 1
         self._ask(c, id, message, route, now)
+
+    def admit(self, c: Connection, id: bytes, now: Now) -> bytes | None:
+        """The id of what is asked; None if it was asked before, which is answered."""
+        if not c.node:
+            id = self._router.lane.mark[1:] + self._next().to_bytes(8, "little")
+            self.pending.knows(id)
+            return id
+        if len(id) != ID_BYTES:
+            raise PeerError("malformed-envelope", f"a question's id has {ID_BYTES} bytes")
+        if self.pending.knows(id):  # it counts on the way that it came by first
+            self._outflow.send(c, Ended(id, complete=True), now)
+            return None
+        return id
+
+    def refuse(self, c: Connection, id: bytes, token: int, code: int, text: str, now: Now) -> None:
+        """Say that something is not asked."""
+        self._counters["questions_refused"] += 1
+        ended = Ended(id, 0 if c.node else token, code=code, reason=text)
+        self._outflow.send(c, ended, now)
 
     def _next(self) -> int:
         """A number for a question; what one node gave means nothing to another."""
@@ -110,14 +121,9 @@ class Replying:
     def _route(self, c: Connection, message: Question) -> tuple[int, str, Route | None]:
         """Where a question goes; or an error's number, and a text."""
         limits = self._limits
-        if len(self.pending) >= limits.questions:
-            text = f"this node has {limits.questions} questions to answer (limit questions)"
+        text = self.no_room(c, message.token)
+        if text:
             return CODES["limit-exceeded"].number, text, None
-        if not c.node and self.pending.asked_by(c.key) >= limits.questions_per_session:
-            text = f"{limits.questions_per_session} are asked already (limit questions_per_session)"
-            return CODES["limit-exceeded"].number, text, None
-        if not c.node and (not message.token or self.pending.find(c.key, message.token)):
-            raise PeerError("protocol-violation", f"question {message.token} cannot be asked now")
         code, topic, route = self._router.lane.find_route(c.source, message.envelope)
         if code < 0:
             raise PeerError("malformed-envelope", f"an envelope is refused: {FAULTS[-code]}")
@@ -131,19 +137,40 @@ class Replying:
             return CODES["limit-exceeded"].number, text, None
         return 0, "", route
 
+    def no_room(self, c: Connection, token: int) -> str:
+        """The limit that is against another question, or nothing."""
+        limits = self._limits
+        if len(self.pending) >= limits.questions:
+            return f"this node has {limits.questions} questions to answer (limit questions)"
+        if not c.node and self.pending.asked_by(c.key) >= limits.questions_per_session:
+            return f"{limits.questions_per_session} are asked already (limit questions_per_session)"
+        if not c.node and (not token or self.pending.find(c.key, token)):
+            raise PeerError("protocol-violation", f"question {token} cannot be asked now")
+        return ""
+
     def _ask(self, c: Connection, id: bytes, message: Question, route: Route, now: Now) -> None:
+        pending, lasts_ms = self.begin(c, id, message.token, message.lasts_ms, now)
+        links, clients = self._hand_on(c, pending, message.envelope, lasts_ms, route, now)
+        self.asked(pending, links, clients, now)
+
+    def begin(
+        self, c: Connection, id: bytes, token: int, lasts_ms: int, now: Now
+    ) -> tuple[Pending, int]:
+        """Something is asked, by nobody else before; and for how long."""
         most = self._limits.question_ms
-        lasts_ms = min(message.lasts_ms or most, most)
-        token = 0 if c.node else message.token
-        pending = Pending(id, self._next(), c.key, token, now.ns + lasts_ms * 1_000_000)
+        lasts_ms = min(lasts_ms or most, most)
+        ends_ns = now.ns + lasts_ms * 1_000_000
+        pending = Pending(id, self._next(), c.key, 0 if c.node else token, ends_ns)
         if self.settled is not None and not self.settled(now):
             pending.spoil("the network is repairing itself: some may not have been asked")
-        links, clients = self._hand_on(c, pending, message.envelope, lasts_ms, route, now)
+        return pending, lasts_ms
+
+    def asked(self, pending: Pending, links: list[int], clients: list[int], now: Now) -> None:
+        """It went to all of these."""
+        self.pending.open(pending, links, clients)
         if not links and not clients:
-            self.pending.open(pending, (), ())
             self._finish(pending, now)
             return
-        self.pending.open(pending, links, clients)
         self._schedule(now)
         if not links:
             self._tell(pending, Counted(repliers=pending.repliers), now)
@@ -172,9 +199,9 @@ class Replying:
                 lane.give(outlet, frame, ids)
             elif outlet is not c.outlet and not outlet.muted:
                 onward = onward or native.encode(
-                    Question(pending.id, 0, max(1, lasts_ms - lasts_ms // MARGIN - 1), envelope)
+                    Question(pending.id, 0, onward_ms(lasts_ms), envelope)
                 )
-                if self._send(outlet.key, onward, now):
+                if self.send(outlet.key, onward, now):
                     links.append(outlet.key)
                 else:
                     pending.spoil("a neighbour could not be asked")
@@ -193,7 +220,7 @@ class Replying:
             at += 1
         return not replying.isdisjoint(read_varints(ids[at:]) or ())
 
-    def _send(self, key: int, frame: bytes, now: Now, in_place: bool = True) -> bool:
+    def send(self, key: int, frame: bytes, now: Now, in_place: bool = True) -> bool:
         """Send a frame, behind messages that wait or before them, unless too much waits."""
         c = self._connections.get(key)
         if c is None or c.session is None or c.state is not OPEN or c.lost:
@@ -213,6 +240,9 @@ class Replying:
         """A neighbour says something about a question."""
         if isinstance(message, Question):
             self.question(c, message, now)
+            return
+        if isinstance(message, Trace):
+            self.trace(c, message, now)
             return
         pending = self.pending.by_id.get(message.id)
         if isinstance(message, Withdrawn):
@@ -260,10 +290,14 @@ class Replying:
 
     def _pass_on(self, pending: Pending, key: int, envelope: bytes, now: Now) -> None:
         pending.branches[key] += 1
+        self.say(pending, envelope, now)
+
+    def say(self, pending: Pending, envelope: bytes, now: Now) -> None:
+        """A reply goes to who asked."""
         asker = self._connections.get(pending.asker)
         id = pending.id if asker is not None and asker.node else b""
         frame = native.encode(Reply(id, pending.token, envelope))
-        if self._send(pending.asker, frame, now, in_place=False):
+        if self.send(pending.asker, frame, now, in_place=False):
             pending.replies += 1
             self._counters["replies"] += 1
         else:
@@ -305,7 +339,7 @@ class Replying:
         for key in branches:
             c = self._connections.get(key)
             if c is not None and c.node:
-                self._send(key, frame, now)
+                self.send(key, frame, now)
 
     def due(self, now: Now) -> None:
         """A moment has come: the time of some questions is over."""
@@ -343,3 +377,8 @@ class Replying:
         pending = self.pending
         open = {"questions_open": len(pending), "question_branches": pending.branches}
         return {**open, **self._counters}
+
+
+def onward_ms(lasts_ms: int) -> int:
+    """How long the next node has, so that it says what is missing before it is asked no more."""
+    return max(1, lasts_ms - lasts_ms // MARGIN - 1)

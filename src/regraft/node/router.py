@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from regraft.errors import CODES, LocalError
+from regraft.errors import BY_NUMBER, CODES, LocalError
 from regraft.kernels.groups import Group
 from regraft.kernels.lane import OVERRIDE, Lane, Source
 from regraft.kernels.matching import Index
@@ -35,6 +35,14 @@ NODE = "$node"  # the principal of what the node itself publishes
 PEERS = (NODE, "node")  # and of other nodes
 CUSTODY = "$custody/"  # + the id of a journal: what nodes say to each other about messages
 REMOVED_AT_ONCE = 100  # subscriptions of those who are gone, in one step
+
+
+class Taking(NamedTuple):
+    """Who takes a message."""
+
+    takers: list[tuple[Outlet, int, str, bool, str]]  # with the id, and the filter as it is written
+    left_out: int
+    filters: frozenset[int]  # that match, as the index has them
 
 
 class Leaving(NamedTuple):
@@ -396,6 +404,37 @@ class Router:
                 pattern, exact, text, *own = self._describe(number)
                 row = {"connection": key, "id": id, "pattern": pattern, "exact": exact}
                 yield row | {"selector": text} | ({"filter": own[0]} if own else {})
+
+    def taking(self, envelope: bytes, most: int) -> Taking:
+        """Who takes a message, under which id, by which filter: all links, and so many others."""
+        found: list[tuple[Outlet, int, str, bool, str]] = []
+        left_out = 0
+        filters = self.index.match(envelope)
+        for filter in filters:
+            some, more = self._takers.having(filter, max(0, most - len(found)))
+            left_out += more
+            pattern, exact = self.index.topic_of(filter)
+            description = pattern.decode(), exact, self.index.text(filter) or ""
+            found += [(outlet, id, *description) for outlet, id in some]
+        return Taking(found, left_out, frozenset(filters))
+
+    def filters_of(
+        self, key: int
+    ) -> Iterator[tuple[int, int, tuple[str, bool, str], UserFilter | None]]:
+        """What a connection wants: ids, filters as the index has them, as they are written, own."""
+        for id, number in self.held(key).items():
+            pattern, exact, text, *_ = self._describe(number)
+            own = self._own.get(number)
+            yield id, self._takers.filter_of(number), (pattern, exact, text), own
+
+    def refusal_of(self, key: int, topic: str) -> str:
+        """Why somebody may not publish to a topic; nothing if he may."""
+        route = self._resolve(Source(key), topic.encode())
+        return BY_NUMBER[route.refusal].name if route.refusal else ""
+
+    def persists(self, topic: str) -> bool:
+        """Whether what is published there is kept, whatever it says."""
+        return any(matches(pattern, topic, exact) for pattern, exact in self._persistent)
 
     def describe_index(self, rows_max: int) -> dict[str, Any]:
         """The match index, to look at: its sizes, what an event costs, and what is hot."""

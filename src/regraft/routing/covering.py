@@ -307,9 +307,13 @@ class CoverIndex:
 
     def covering(self, interest: Interest) -> set[int]:
         """The numbers of all interests that cover one, equal ones among them."""
-        group = self._of_form.get(interest.form)
+        return self.covering_form(interest.form)
+
+    def covering_form(self, form: Form) -> set[int]:
+        """The same, of an interest of which only the form is at hand."""
+        group = self._of_form.get(form)
         if group is None:
-            return self._members(self._find_above(_Sought(interest.form)))
+            return self._members(self._find_above(_Sought(form)))
         return self._members(self.above(group) | {group})
 
     def covered_by(self, interest: Interest) -> set[int]:

@@ -37,6 +37,7 @@ from regraft.model.selector.cover import Form
 from regraft.model.topics import check_pattern
 from regraft.model.userfilter import UserFilters
 from regraft.routing.covering import CoverIndex
+from regraft.routing.explaining import explain_link
 from regraft.routing.filters import Filter, size_of
 from regraft.routing.forms import form_of_filter, with_user_filter
 from regraft.routing.links import GIVEN, GONE, LIVE, WAITING, Held, Holder, Link, View
@@ -582,6 +583,18 @@ class Forwarding:
         """Who wants exactly this."""
         held = self._held.get(filter)
         return [one.key for one in held.holders if one.state == LIVE] if held else []
+
+    def explain(self, filter: Filter) -> dict[int, tuple[str, Filter | None]]:
+        """What each link was told of a filter: a reason, and the filter that it was told."""
+        index, known = self._index, self._held.get(filter)
+        numbers: Iterable[int] = [known.number] if known is not None and known.number else []
+        if isinstance(index, CoverIndex):
+            numbers = sorted(index.covering_form(self._form(filter)))
+        takers = [self._of_number[number] for number in numbers]
+        if known is not None:
+            takers = [known, *(one for one in takers if one is not known)]
+        links = self._links.items()
+        return {key: explain_link(link, filter, takers, index.group_of) for key, link in links}
 
     def local(self) -> list[Filter]:
         """What is held on this node."""

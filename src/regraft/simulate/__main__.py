@@ -8,6 +8,7 @@
     python -m regraft.simulate --grove --seeds 0..9999
     python -m regraft.simulate --custody --seeds 0..9999       persistent messages between nodes
     python -m regraft.simulate --replies --seeds 0..9999
+    python -m regraft.simulate --traces --seeds 0..9999
     python -m regraft.simulate --filters --seeds 0..9999       filters that guests bring
 
 A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
@@ -30,6 +31,7 @@ from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
 from regraft.simulate.reply_story import ReplyStory, reply_plan
 from regraft.simulate.shrink import TRIES_MAX, shrink
 from regraft.simulate.story import Story, complaints
+from regraft.simulate.trace_story import TraceStory, trace_plan
 
 
 def tell(seed: int) -> list[str]:
@@ -67,6 +69,17 @@ def tell_replies(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> l
     if found or not quiet:
         told = ", ".join(f"{count} {what}" for what, count in story.answers.counts.items())
         print(f"seed {seed}: questions at {story.plan.nodes} nodes, {story.plan.mode}, {told}")
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
+def tell_traces(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
+    """A story of traces; the complaints."""
+    story = TraceStory(trace_plan(seed), bugs, print if trace else None)
+    found = story.tell()
+    if found or not quiet:
+        reports = sum(len(told.reports) for told in story.traces)
+        told = f"{len(story.traces)} traces, {reports} reports"
+        print(f"seed {seed}: traces at {story.plan.nodes} nodes, {told}")
     return [f"{one.kind}: {one.text}" for one in found]
 
 
@@ -163,6 +176,7 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("--seeds", action="append", default=[], metavar="A..B", help="the same")
     add("--network", action="store_true", help="only the story of many nodes")
     add("--replies", action="store_true", help="only the story of questions and contexts")
+    add("--traces", action="store_true", help="only the story of traces")
     add("--filters", action="store_true", help="only the story of filters that guests bring")
     add("--grove", action="store_true", help="only the story of links that replace others")
     add("--custody", action="store_true", help="about persistent messages between nodes")
@@ -193,15 +207,18 @@ def main(arguments: list[str]) -> int:
     tellers: list[Callable[[int], list[str]]] = [networks.tell]
     grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
     replies = partial(tell_replies, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
+    traces = partial(tell_traces, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     filters = partial(tell_filters, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     if asked.filters:
         tellers = [filters]
     elif asked.grove:
         tellers = [grove]
+    elif asked.traces:
+        tellers = [traces]
     elif asked.replies:
         tellers = [replies]
     elif not only:
-        tellers = [tell, tell_durable, networks.tell, grove, replies, filters]
+        tellers = [tell, tell_durable, networks.tell, grove, replies, traces, filters]
     failed = 0
     for number, seed in enumerate(seeds, 1):
         for teller in tellers:

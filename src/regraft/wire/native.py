@@ -43,7 +43,7 @@ from regraft.kernels.checksum import crc32c
 from regraft.kernels.envelope import fields_of
 from regraft.model import varint
 from regraft.model.message import Message, decode_envelope, encode_envelope
-from regraft.wire import peers, protobuf, questions
+from regraft.wire import peers, protobuf, questions, traces
 from regraft.wire.protobuf import (
     boolean,
     enumeration,
@@ -126,6 +126,7 @@ class Kind(IntEnum):
     TRANSACT = 61  # client -> node
     DECIDE = 62  # client -> node
     DECIDED = 63  # node -> client
+    TRACE = 70  # client -> node, node -> node
 
 
 class StallPolicy(IntEnum):
@@ -524,6 +525,7 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.TRANSACT: Transact,
     Kind.DECIDE: Decide,
     Kind.DECIDED: Decided,
+    Kind.TRACE: traces.Trace,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -582,6 +584,7 @@ Control: TypeAlias = (
     | Transact
     | Decide
     | Decided
+    | traces.Trace
 )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regraft.errors import PeerError
 from regraft.kernels.checksum import crc32c
-from regraft.wire import native, peers, protobuf
+from regraft.wire import native, peers, protobuf, traces
 from regraft.wire.native import CLASSES, Kind, Outcome, StallPolicy, decode, frame, read_frame
 
 LAW = settings(derandomize=True, deadline=None, max_examples=60)
@@ -32,6 +32,7 @@ BY_KIND: dict[str, st.SearchStrategy[Any]] = {
     "Outcome": st.sampled_from(Outcome),
     "Decision": st.sampled_from(native.Decision),
     "TransactionState": st.sampled_from(native.TransactionState),
+    "TraceMode": st.sampled_from(traces.TraceMode),
     "Settle": st.builds(native.Settle, st.integers(0, 2**32 - 1), st.just((1, 2))),
     "Subscribe": st.builds(native.Subscribe, st.integers(0, 2**32 - 1), TEXT, TEXT, st.booleans()),
     "Feature": st.builds(native.Feature, TEXT, st.booleans()),
