@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 from regraft.model.message import Message
 from regraft.model.selector import Selector
 from regraft.model.selector.ast import And, Condition, TopicMatch
-from regraft.model.selector.cover import Form, form_covers, form_of
+from regraft.model.selector.cover import Form, form_covers, form_of, form_overlaps
 from regraft.model.topic_cover import levels_of
 from regraft.model.topics import matches
 
@@ -72,6 +72,12 @@ def _form(filter: Filter) -> Form:
 def covers(a: Filter, b: Filter) -> bool:
     """Whether a takes all that b takes."""
     return a == b or form_covers(_form(a), _form(b))
+
+
+@lru_cache(1 << 16)
+def overlaps(a: Filter, b: Filter) -> bool:
+    """Whether something may be taken by both; topics of the nodes' own count as taken anyway."""
+    return a.pattern.startswith("$") or form_overlaps(_form(a), _form(b))
 
 
 # ------------------------------------------------------------------------------- the tree
