@@ -81,6 +81,9 @@ class Limits:
     question_ms: int = 600_000  # after which they are over
     reply_bytes: int = 16 * MIB  # questions and replies that wait for one connection
     context_bytes: int = 4 * KIB  # of one client
+    offers: int = 100_000  # advertisements of all clients of a node,
+    offers_per_session: int = 1_000  # of one of them,
+    link_offers: int = 1_000_000  # and what one neighbour may offer
     sinks_remembered: int = 10_000  # whose batches are recognised; the longest idle goes first
     transaction_messages: int = 10_000  # of one transaction: publications and settlements,
     transaction_bytes: int = 16 * MIB  # bytes of what it publishes,
@@ -115,6 +118,7 @@ class Limits:
             ("home_bytes", "homes_bytes"),
             ("frame_bytes", "reply_bytes"),
             ("questions_per_session", "questions"),
+            ("offers_per_session", "offers"),
         ):
             if getattr(self, small) > getattr(self, large):
                 raise _refuse(f"limit {small} must not be above limit {large}")

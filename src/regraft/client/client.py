@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from regraft.client.administration import DEAD_LETTERS, Administration
-from regraft.client.asking import Asking
 from regraft.client.current import CURRENT
 from regraft.client.durable import Durable, Replay
+from regraft.client.offers import Offering
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers, special_headers
 from regraft.client.queue import Browse, Handler, Queue, QueueOptions, Work, made_options
@@ -54,7 +54,7 @@ async def connect(target: str | None = None, options: Options | None = None, **m
     return client
 
 
-class Client(Transacting, Asking, Administration):
+class Client(Transacting, Offering, Administration):
     """Publishes and subscribes. Make one with `connect()`, and close it, or use it as a context.
 
     It reconnects by itself, to the next address that answers, and subscribes again. Messages are
@@ -188,6 +188,8 @@ class Client(Transacting, Asking, Administration):
         if self._transactions and (unit := self._unit(confirm)) is not None:
             await unit.publish(topic, body, attributes=attributes, persistent=persistent, **headers)
             return 0
+        if self._promises:
+            self._check_promise(topic, body, attributes, headers)
         outbox = self._outbox
         if (
             outbox is None
@@ -262,6 +264,8 @@ class Client(Transacting, Asking, Administration):
         waiting = iter(bodies)
         while chunk := list(islice(waiting, CHUNK_MESSAGES)):
             at = 0
+            for body in chunk if self._promises else ():
+                self._check_promise(topic, body, attributes, headers)
             while at < len(chunk):
                 if link is not self._link or not self._has_room(link):
                     link = await self._wait_for_room(timeout)

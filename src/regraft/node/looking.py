@@ -10,6 +10,7 @@ from regraft.node.connection import Connection
 from regraft.node.contexts import Contexts
 from regraft.node.control import Control
 from regraft.node.groups import Groups
+from regraft.node.offers import Offers
 from regraft.node.outflow import Outflow
 from regraft.node.replying import Replying
 from regraft.node.router import Router
@@ -28,7 +29,9 @@ class Looking:
         replying: Replying,
         contexts: Contexts,
         control: Control,
+        offers: Offers,
     ) -> None:
+        self._offers = offers
         self._identity = identity
         self._connections = connections
         self._router = router
@@ -100,6 +103,7 @@ class Looking:
             **self._groups.snapshot(),
             **self._replying.snapshot(),
             **self._contexts.snapshot(),
+            **self._offers.snapshot(),
         }
 
 

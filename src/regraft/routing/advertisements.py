@@ -9,10 +9,10 @@ Rules:
 - A new link is told offers at once, and interests once it has said what it offers.
 - Topics that begin with `$` are those of the nodes themselves. They need no offer.
 - Whether two filters overlap is "no" only where that is certain.
-- What is offered is *heeded* when every interest in it has come. A node answers each frame of offers
-  with HEEDED once it has passed them on, all whom it told have answered, and the interests that
-  follow were told. So an answer at the publisher's node means that all subscribers are known there
-  who were subscribed when it asked. A link that is lost has nothing to answer any more.
+- What is offered is *heeded* when every interest in it has come. A node answers each frame of
+  offers with HEEDED once it has passed them on, all whom it told have answered, and the interests
+  that follow were told. So an answer at the publisher's node means that all subscribers are known
+  there who were subscribed when it asked. A link that is lost has nothing to answer any more.
 - An answer concerns numbers: all that was offered up to one. So what was offered and heeded before
   is not asked for again, and an offer that another covers costs nobody anything.
 

@@ -230,8 +230,12 @@ def tables(
     wanted: Mapping[Key, set[Filter]],  # by guests at each node
     interests: Callable[[Key], Mapping[str, Any]],
     covering: bool = True,
+    offered: Mapping[Key, set[Filter]] | None = None,  # by guests at each node, if that counts
 ) -> Iterator[Complaint]:
-    """Over each link goes what is wanted behind it. The links must be one tree."""
+    """Over each link goes what is wanted behind it, of what is offered on its other side.
+
+    The links must be one tree.
+    """
     said = {key: interests(key) for key in standings}
     for key, standing in standings.items():
         local = filters(said[key]["local"])
@@ -246,6 +250,11 @@ def tables(
                 yield Complaint("table", text)
             behind = _behind(standings, key, other)
             whole = set().union(*(wanted.get(node, set()) for node in behind))
+            if offered is not None:
+                here = _behind(standings, other, key)
+                near = set().union(*(offered.get(node, set()) for node in here))
+                own = {one for one in whole if one.pattern.startswith("$")}
+                whole = own | {one for one in whole if any(overlaps(one, a) for a in near)}
             yield from same(f"{key} was told by {other}", theirs, whole, covering)
 
 

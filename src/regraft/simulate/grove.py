@@ -140,6 +140,7 @@ class Grove:
         if setting.advertisements:
             offers = Forwarding(DeferredTimed(setting.delay_ms), *how)
             site.advertising = Advertising(offers, forwarding, setting.bugs)
+            grafting.advertising = site.advertising
         return site
 
     # ------------------------------------------------------------------------- time
@@ -281,8 +282,6 @@ class Grove:
         site = way.source
         site.ways[way.key] = way
         site.grafting.added(way.key, way.target.name, rid, self.now, leading, path)
-        if site.advertising is not None:
-            site.advertising.added(way.key, self.now)
         self._wake(site, self.now)
         self._arrive(way.back)
 
@@ -301,8 +300,6 @@ class Grove:
             way.left = True
             del site.ways[way.key]
             site.grafting.lost(way.key, way.rid, False, self.now)
-            if site.advertising is not None:
-                site.advertising.lost(way.key, way.rid, False, self.now)
             self._wake(site, self.now)
 
     def links(self) -> list[Way]:

@@ -43,7 +43,7 @@ from regraft.kernels.checksum import crc32c
 from regraft.kernels.envelope import fields_of
 from regraft.model import varint
 from regraft.model.message import Message, decode_envelope, encode_envelope
-from regraft.wire import peers, protobuf, questions
+from regraft.wire import offers, peers, protobuf, questions
 from regraft.wire.protobuf import (
     boolean,
     enumeration,
@@ -126,6 +126,12 @@ class Kind(IntEnum):
     TRANSACT = 61  # client -> node
     DECIDE = 62  # client -> node
     DECIDED = 63  # node -> client
+    OFFERS = 70  # node -> node
+    HEEDED = 71  # node -> node
+    ADVERTISE = 72  # client -> node
+    ADVERTISED = 73  # node -> client
+    UNADVERTISE = 74  # client -> node
+    DEMAND = 75  # node -> client
 
 
 class StallPolicy(IntEnum):
@@ -522,6 +528,12 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.TRANSACT: Transact,
     Kind.DECIDE: Decide,
     Kind.DECIDED: Decided,
+    Kind.OFFERS: offers.Offers,
+    Kind.HEEDED: offers.Heeded,
+    Kind.ADVERTISE: offers.Advertise,
+    Kind.ADVERTISED: offers.Advertised,
+    Kind.UNADVERTISE: offers.Unadvertise,
+    Kind.DEMAND: offers.Demand,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -580,6 +592,12 @@ Control: TypeAlias = (
     | Transact
     | Decide
     | Decided
+    | offers.Offers
+    | offers.Heeded
+    | offers.Advertise
+    | offers.Advertised
+    | offers.Unadvertise
+    | offers.Demand
 )
 
 
