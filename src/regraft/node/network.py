@@ -108,7 +108,6 @@ class Network:
         stop: Callable[[str, Now], None],
         fail: Callable[[Connection, RegraftError, Now], None],
         replying: Replying,
-        offers: Offers,
     ) -> None:
         self._stop = stop
         self._replying = replying
@@ -130,9 +129,7 @@ class Network:
         router.lane.trusting = "trusting" in joining.bugs
         self.overlay = LSTree(me, started, self.address, joining.overlay, random, joining.bugs)
         protocol = PROTOCOLS[joining.reconfiguration](joining.deferral_ms)
-        self.forwarding = Forwarding(
-            protocol, joining.covering, bugs=joining.bugs, gated=joining.advertisements
-        )
+        self.forwarding = Forwarding(protocol, joining.covering, bugs=joining.bugs)
         self.links: dict[int, Connection] = {}
         self.custody: Custody | None = None
         self._gone = gone
@@ -155,15 +152,6 @@ class Network:
         )
         enter, remove = listening.enter, listening.remove
         self.grafting = Grafting(me, self.forwarding, protocol, enter, remove, joining.bugs)
-        self.advertising: Advertising | None = None
-        if joining.advertisements:
-            offered = Forwarding(DeferredTimed(joining.deferral_ms), joining.covering)
-            self.advertising = Advertising(offered, self.forwarding, joining.bugs)
-            self.grafting.advertising = self.advertising
-        self._offers = offers
-        stir = self.stir
-        quiet_ms = joining.deferral_ms
-        offers.join(self.advertising, joining.standing, quiet_ms, stir, joining.bugs)
         self.moving = Moving(
             *(me, self.links, router, outflow, self.overlay, self.grafting, listening),
             *(self.departure, effects, deadlines, joining.overlay.leave_ms, gone),
@@ -175,6 +163,17 @@ class Network:
             *(self._leave_for, self.moving),
         )
         self._early: list[tuple[int, peers.Ask]] = []
+        self.advertising: Advertising | None = None
+
+    def offer(self, offers: Offers, joining: Joining) -> None:
+        """What clients of this node offer; before the network is looked for."""
+        self._offers = offers
+        if joining.advertisements:
+            offered = Forwarding(DeferredTimed(joining.deferral_ms), joining.covering)
+            self.advertising = Advertising(offered, self.forwarding, joining.bugs)
+            self.grafting.advertising = self.advertising
+        how = (joining.standing, joining.deferral_ms, self.stir, joining.bugs)
+        offers.join(self.advertising, *how)
 
     def start(self, now: Now) -> None:
         """Look for others."""

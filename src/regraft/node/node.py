@@ -217,8 +217,8 @@ class Node:
             lambda reason, now: self._on_stop(Stop(reason), now),
             self._fail,
             self._replying,
-            self._offers,
         )
+        self._network.offer(self._offers, joining)
         self._network.moving.when_safe = self._network.departure.when_safe = self._when_safe
         if self._custody is None:
             self._custody = self._new_custody(now)

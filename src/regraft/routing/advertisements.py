@@ -13,6 +13,7 @@ Rules:
   offers with HEEDED once it has passed them on, all whom it told have answered, and the interests
   that follow were told. So an answer at the publisher's node means that all subscribers are known
   there who were subscribed when it asked. A link that is lost has nothing to answer any more.
+- Of what a neighbour offers one set is waited for at a time, and what comes meanwhile is another.
 - An answer concerns numbers: all that was offered up to one. So what was offered and heeded before
   is not asked for again, and an offer that another covers costs nobody anything.
 
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from regraft.errors import PeerError
 from regraft.model.selector.cover import Form, form_covers, form_overlaps
 from regraft.model.topic_cover import levels_of, levels_overlap
 from regraft.routing.filters import Filter
@@ -121,11 +123,13 @@ class Advertising:
     ) -> None:
         self.offers = offers
         self._interests = interests
+        interests.gated = True
         self._unheeded = "unheeded" in bugs
         self._heeded: dict[int, int] = {}  # by link, up to which number
         self._offered: dict[int, dict[int, Filter]] = {}  # by link, what it offers
         self._waiters: dict[int, Waiter] = {}
         self._last = 0
+        self._next: dict[int, Waiter | None] = {}  # by link that is not answered yet, what is more
         self._ready: list[int] = []  # publishers whose offers are heeded
 
     # ---------------------------------------------------------------------- links
@@ -140,6 +144,7 @@ class Advertising:
         """It is no more: nothing more is to be expected from there."""
         self.offers.lost(key, rid, planned, now_ns)
         del self._heeded[key], self._offered[key]
+        self._next.pop(key, None)
         for id, waiter in list(self._waiters.items()):
             if waiter.key == key:
                 del self._waiters[id]
@@ -152,16 +157,21 @@ class Advertising:
         """A neighbour offers something, or no more; whether that is all it offers."""
         removes = list(removes)
         offered = self._offered[key]
-        gone = [offered[number] for number in removes if number in offered]
         self.offers.received(key, adds, removes)
         offered.update(adds)
-        for number in removes:
-            del offered[number]
+        gone = [offered.pop(number) for number in removes]
         self._interests.offered(key, [filter for _, filter in adds], gone)
         if synced:
             self._interests.open_gate(key)
         if adds or synced:
-            self._wait(Waiter(key, max((number for number, _ in adds), default=0), synced))
+            waiter = Waiter(key, max((number for number, _ in adds), default=0), synced)
+            if key not in self._next:
+                self._next[key] = None
+                self._wait(waiter)
+            elif (more := self._next[key]) is not None:
+                more.number, more.first = max(more.number, waiter.number), more.first or synced
+            else:
+                self._next[key] = waiter
 
     def offered_by(self, key: int) -> int:
         """How much a neighbour offers."""
@@ -185,6 +195,8 @@ class Advertising:
 
     def heeded(self, key: int, number: int) -> None:
         """A neighbour has said all that is wanted of what it was offered, up to a number."""
+        if number > self.offers.last_number(key):
+            raise PeerError("protocol-violation", f"{number} was not offered, and is heeded")
         self._heeded[key] = max(number, self._heeded[key])
         for id, waiter in list(self._waiters.items()):
             until = waiter.pending.get(key)
@@ -204,6 +216,10 @@ class Advertising:
             self._interests.complete_gate(waiter.key)
         if waiter.number:
             self._interests.say(waiter.key, Heeded(waiter.number))
+        more = self._next.pop(waiter.key)
+        if more is not None:
+            self._next[waiter.key] = None
+            self._wait(more)
 
     def ready(self) -> list[int]:
         """Whose offers are heeded since this was asked last."""

@@ -66,10 +66,9 @@ class Forwarding:
         covering: bool = True,
         work_max: int = WORK_MAX,
         bugs: frozenset[str] = frozenset(),
-        gated: bool = False,
     ) -> None:
         self._reconfigurator = reconfigurator
-        self._gated = gated
+        self.gated = False  # `Advertising` says so, before there is a link
         self._bugs = bugs
         self._covering = covering
         self._work_max = work_max
@@ -169,7 +168,7 @@ class Forwarding:
             self._used = True
             self._rising.update(dict.fromkeys(self._held.values(), self._step))
         holder = self._holders[key] = Holder(key)
-        if self._gated:
+        if self.gated:
             link = Link(holder, self._new_reduction(), self._step, Gate(self._bugs))
             self._rise_all(held for held in self._held.values() if is_own(held.filter))
         else:
@@ -214,7 +213,7 @@ class Forwarding:
             self._reconfigurator.forget()
             for waiting in list(self._waiting):
                 self._end(waiting)
-            if self._everybody is None and not self._gated:
+            if self._everybody is None and not self.gated:
                 self._everybody = View(None, link.reduction)
         self._unused_ns = now_ns if len(self._links) == 1 else None
 
@@ -483,7 +482,7 @@ class Forwarding:
             if view.wants(held) and not (held.number and held.number in view.reduction)
         ]
         if not views:
-            return 1 + len(self._links) if self._gated else 1
+            return 1 + len(self._links) if self.gated else 1
         compared = self._index.comparisons
         cost = _REDUCED * len(views) if self._covering else 1
         if not held.number:

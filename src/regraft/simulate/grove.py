@@ -132,7 +132,7 @@ class Grove:
             name = self.random.choice(sorted(PROTOCOLS))
         protocol = PROTOCOLS[name](setting.delay_ms)
         how = (setting.covering, setting.work_max, setting.bugs)
-        forwarding = Forwarding(protocol, *how, setting.advertisements)
+        forwarding = Forwarding(protocol, *how)
         id = Random(f"id {number}").randbytes(16)
         nothing: Callable[[int, Any], None] = lambda key, some: None  # noqa: E731
         grafting = Grafting(id, forwarding, protocol, nothing, nothing, setting.bugs)
