@@ -135,8 +135,6 @@ _ROWS = (
      "the disk is full"),
     (56, "journal-full", False, "amqp:resource-limit-exceeded", 0x97, 507,
      "the journal has the size that it may have"),
-    (57, "not-advertised", False, "amqp:precondition-failed", 0x83, 409,
-     "this network routes by advertisements: advertise what is to be published, and wait for that"),
     (60, "bad-configuration", False, "amqp:invalid-field", 0x83, 400,
      "a setting is unknown or has a value that cannot be"),
     (61, "closed", False, "amqp:illegal-state", 0x82, 409,
@@ -145,6 +143,8 @@ _ROWS = (
      "a message that cannot be encoded"),
     (63, "unknown-transaction", False, "amqp:transaction:unknown-id", 0x83, 404,
      "no transaction of that name waits to be decided"),
+    (65, "not-advertised", False, "amqp:precondition-failed", 0x83, 409,
+     "this network routes by advertisements: advertise what is to be published, and wait for that"),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {row[1]: Code(*row) for row in _ROWS}

@@ -50,7 +50,7 @@ class Alone:
         self.tickets: list[int] = []
         self.last_key = 0
         options = Options(seeds=("other:1", "third:1"))
-        joining = Joining("me:1", options, advertisements=offering, standing=("a",))
+        joining = Joining("me:1", options, advertisements=offering, standing=("mine",))
         self.node.join(joining, self.now())
 
     def now(self) -> Now:

@@ -93,6 +93,8 @@ class Joining:
 class Network:
     """What a node does about other nodes."""
 
+    advertising: Advertising | None = None  # where the network routes by advertisements
+
     def __init__(
         self,
         identity: Identity,
@@ -163,7 +165,6 @@ class Network:
             *(self._leave_for, self.moving),
         )
         self._early: list[tuple[int, peers.Ask]] = []
-        self.advertising: Advertising | None = None
 
     def offer(self, offers: Offers, joining: Joining) -> None:
         """What clients of this node offer; before the network is looked for."""

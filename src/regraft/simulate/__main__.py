@@ -8,6 +8,7 @@
     python -m regraft.simulate --grove --seeds 0..9999
     python -m regraft.simulate --custody --seeds 0..9999       persistent messages between nodes
     python -m regraft.simulate --replies --seeds 0..9999
+    python -m regraft.simulate --offers --seeds 0..9999        publishers that advertise
 
 A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
 the same way, and what is left is printed.
@@ -24,6 +25,7 @@ from functools import partial
 from regraft.simulate.durable_story import DurableStory
 from regraft.simulate.grove_story import GroveStory
 from regraft.simulate.network_story import NetworkStory
+from regraft.simulate.offer_story import OfferStory, offer_plan
 from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
 from regraft.simulate.reply_story import ReplyStory, reply_plan
 from regraft.simulate.shrink import TRIES_MAX, shrink
@@ -65,6 +67,17 @@ def tell_replies(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> l
     if found or not quiet:
         told = ", ".join(f"{count} {what}" for what, count in story.answers.counts.items())
         print(f"seed {seed}: questions at {story.plan.nodes} nodes, {story.plan.mode}, {told}")
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
+def tell_offers(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
+    """A story of publishers that advertise; the complaints."""
+    story = OfferStory(offer_plan(seed), bugs, print if trace else None)
+    found = story.tell()
+    if found or not quiet:
+        by = "routed by offers" if story.plan.advertisements else "told of demand"
+        acts = f"{story.counts.get('offer', 0)} offers, {story.silenced} messages not published"
+        print(f"seed {seed}: {story.plan.nodes} nodes, {by}, {story.plan.mode}, {acts}")
     return [f"{one.kind}: {one.text}" for one in found]
 
 
@@ -150,6 +163,7 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("--seeds", action="append", default=[], metavar="A..B", help="the same")
     add("--network", action="store_true", help="only the story of many nodes")
     add("--replies", action="store_true", help="only the story of questions and contexts")
+    add("--offers", action="store_true", help="only the story of publishers that advertise")
     add("--grove", action="store_true", help="only the story of links that replace others")
     add("--custody", action="store_true", help="about persistent messages between nodes")
     add("--churn", action="store_true", help="very many nodes that come and go")
@@ -179,12 +193,15 @@ def main(arguments: list[str]) -> int:
     tellers: list[Callable[[int], list[str]]] = [networks.tell]
     grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
     replies = partial(tell_replies, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
+    offers = partial(tell_offers, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     if asked.grove:
         tellers = [grove]
+    elif asked.offers:
+        tellers = [offers]
     elif asked.replies:
         tellers = [replies]
     elif not only:
-        tellers = [tell, tell_durable, networks.tell, grove, replies]
+        tellers = [tell, tell_durable, networks.tell, grove, replies, offers]
     failed = 0
     for number, seed in enumerate(seeds, 1):
         for teller in tellers:

@@ -126,12 +126,12 @@ class Kind(IntEnum):
     TRANSACT = 61  # client -> node
     DECIDE = 62  # client -> node
     DECIDED = 63  # node -> client
-    OFFERS = 70  # node -> node
-    HEEDED = 71  # node -> node
-    ADVERTISE = 72  # client -> node
-    ADVERTISED = 73  # node -> client
-    UNADVERTISE = 74  # client -> node
-    DEMAND = 75  # node -> client
+    OFFERS = 80  # node -> node
+    HEEDED = 81  # node -> node
+    ADVERTISE = 82  # client -> node
+    ADVERTISED = 83  # node -> client
+    UNADVERTISE = 84  # client -> node
+    DEMAND = 85  # node -> client
 
 
 class StallPolicy(IntEnum):
