@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from regraft.routing.filters import Filter
@@ -10,6 +12,7 @@ from regraft.simulate.checkers import Complaint
 from regraft.simulate.grove import Grove, Setting
 from regraft.simulate.grove_story import GroveStory
 from regraft.simulate.offer_story import OfferStory, offer_plan
+from regraft.simulate.plan import Act, Plan
 
 SEEDS = range(200)
 FEW = 10
@@ -122,3 +125,53 @@ def unknown_when_heeded(seed: int, *bugs: str) -> int:
 def test_an_offer_counts_when_all_who_want_it_are_known() -> None:
     assert [unknown_when_heeded(seed) for seed in range(5)] == [0] * 5
     assert all(unknown_when_heeded(seed, "unheeded") for seed in range(5))
+
+
+class Movers(OfferStory):
+    """Of several moves that are planned for one moment only the first that makes sense is told."""
+
+    def _act(self, act: Act) -> None:
+        if act.what == "move" and self.world.ns in self._moves.values():
+            return
+        super()._act(act)
+
+
+def moving_plan(seed: int, protocol: str) -> Plan:
+    """Everybody offers what it says, wants something, and talks; branches move meanwhile."""
+    random = Random(f"moves {seed}")
+    acts = [Act(10.0 * n, "start", (n, (0,) if n else ())) for n in range(8)]
+    for guest in range(8):
+        topic = random.choice(("a", "b/x", "c"))
+        acts += [
+            Act(2000, "arrive", (guest, guest)),
+            Act(2050, "offer", (guest, topic, True, "")),
+            Act(2100, "subscribe", (guest, 1, random.choice(("a", "b/x", "c", "#")), False, "")),
+            Act(3500 + random.random() * 40, "publish", (guest, 200, 40, topic, 1, "red", 0)),
+        ]
+    moves = [
+        Act(4000 + 2000 * n, "move", tuple(random.sample(range(8), 2)))
+        for n in range(4)
+        for _ in range(6)
+    ]
+    return Plan(
+        *(seed, "liveness", 8, tuple(sorted((*acts, *moves), key=lambda act: act.ms)), 13_000),
+        max_degree=3,
+        reconfiguration=protocol,
+        advertisements=True,
+    )
+
+
+@pytest.mark.parametrize("protocol", ["reconfiguration-path", "strawman"])
+def test_nobody_notices_a_move(protocol: str) -> None:
+    story = Movers(moving_plan(1, protocol))
+    assert story.tell() == []
+    moved = sum(broker.node.topology()["moves"]["moved"] for broker in story._brokers.values())
+    assert story.counts["move"] >= 3 and moved == story.counts["move"]
+    seen = {(one.guest, one.publisher, one.number) for one in story.deliveries.sights}
+    missed = [
+        (one.guest, said.guest, said.number)
+        for said in story.deliveries.publications.values()
+        for one in story.deliveries.subscriptions
+        if one.filter.takes(said.message) and (one.guest, said.guest, said.number) not in seen
+    ]
+    assert missed == [] and len(story.deliveries.sights) == len(seen) > 2000
