@@ -95,6 +95,8 @@ class Config:
     offers: str = field(default="", metadata={"range": (0, 4096)})
     # What becomes of messages for mailboxes of a node that is away for too long.
     when_away: Literal["refuse", "drop"] = "refuse"
+    # After which a prepared transaction is rolled back that nobody decides; 0: never.
+    in_doubt_s: int = field(default=0, metadata={"range": (0, 315_360_000)})
     rules: str = field(default="", metadata={"range": (0, 4096)})  # the file; empty: none
     limits: Limits = field(default_factory=Limits)
     streams: tuple[Stream, ...] = ()  # retained topics

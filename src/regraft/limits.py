@@ -92,6 +92,7 @@ class Limits:
     transactions_bytes_total: int = 256 * MIB  # of all that are open
     transactions_prepared: int = 1_000  # that wait for their coordinators,
     transactions_prepared_bytes: int = 64 * MIB  # and their bytes
+    transaction_doubt_s: int = 300  # after which people are told of one that waits
 
     homes: int = 1_000  # nodes that keep messages for mailboxes, and that send such
     home_interests: int = 1_000_000  # what all of these keep messages for

@@ -111,6 +111,18 @@ def test_nothing_comes_twice_if_confirmations_are_lost(power: bool) -> None:
     assert found == sorted(set(found)) and len(found) >= 150
 
 
+def test_who_looks_for_a_mailbox_at_another_node_is_told_where_it_is() -> None:
+    few = Few(3)
+    with_mailbox(few, 2)
+    reader = few.reader(0)
+    reader.read(1, "box", "", existing=True)
+    reader.read(2, "nowhere", "", existing=True)
+    few.world.advance(500)
+    box, nowhere = [one for one in reader.controls if isinstance(one, native.Error)]
+    assert box.name == nowhere.name == "unknown-mailbox"
+    assert "node node-2 has one of that name" in box.text and "one of" not in nowhere.text
+
+
 def test_a_node_without_a_disk_passes_on_what_it_hears() -> None:
     few = Few(3, diskless=(1,))
     with_mailbox(few, 2)

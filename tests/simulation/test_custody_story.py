@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from regraft.simulate.checkers import Complaint
 from regraft.simulate.custodies import Custodies
+from regraft.simulate.disk import Disk
 from regraft.simulate.ledger import Ledger, Letter
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.plan import make_plan
@@ -17,6 +20,7 @@ AT_ONCE = 9  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
     "taken-early": (0,),
     "sequences-lost": (0,),
+    "split-carry": (2,),
 }
 
 
@@ -52,9 +56,11 @@ def test_the_stories_are_eventful() -> None:
     assert min(len(plan.disks) for plan in plans) == 2
     acts = {act.what for plan in plans for act in plan.acts}
     assert {"kill", "dark", "cut", "partition", "fail", "fill", "halt", "box", "keep"} <= acts
+    assert "transact" in acts
     story = NetworkStory(make_plan(2, custody=True))
     assert story.tell() == []
     assert sum(map(len, story.disks.custodies.due.values())) > 100
+    assert story.disks.counts["committed"] > 5
 
 
 # ------------------------------------------------------------------------------ the checker
@@ -89,3 +95,34 @@ def test_the_checker_misses_what_is_due_and_only_that() -> None:
     assert list(custodies.judge()) == []
     home.ledger.replayed(2, due)
     assert any("twice" in text for text in home.ledger.complaints)
+
+
+def test_the_checker_wants_transactions_as_a_whole() -> None:
+    home = Somewhere()
+    origin = Somewhere({"node": "home", "mailboxes": ["all"]})
+    custodies = Custodies({"home": home, "origin": origin}, final=True)
+    home.ledger.due_in = lambda line, letter: custodies.is_due("home", line, letter)
+    letters = tuple(Letter("ann", n, "a", 0) for n in range(3))
+    for letter in letters:
+        letter.mates = letters
+        custodies.sent("origin", letter)
+    custodies.transactions.append(letters)
+    assert list(custodies.judge()) == []  # nothing was confirmed, and nothing came
+    home.ledger.replayed(1, letters[0])
+    assert [found.kind for found in custodies.judge()] == ["atomicity"]
+    home.ledger.replayed(2, letters[1])
+    home.ledger.replayed(3, letters[2])
+    assert list(custodies.judge()) == []
+    home.ledger.stream.places[letters[2]] = 4  # as if something stood between them
+    assert [found.kind for found in custodies.judge()] == ["atomicity"]
+
+
+def test_the_ledger_looks_for_the_rest_when_the_first_is_seen() -> None:
+    ledger = Ledger(World(0), "a/#")
+    ledger.due_in = lambda line, letter: True
+    letters = tuple(Letter("ann", n, "a", 0) for n in range(2))
+    for letter in letters:
+        letter.mates = letters
+    ledger.disk = Disk(Random(0))
+    ledger.delivered(ledger.box("shelf", "a/#", 0), 1, letters[0])
+    assert len([text for text in ledger.complaints if "not there yet" in text]) == 2

@@ -58,6 +58,7 @@ def list_command(as_data: bool, url: str | None) -> None:
                 "client": row["client"],
                 "since": describe_time(row["since_us"]),
                 "age": f"{max(0, int(time.time() - row['since_us'] / 1_000_000))} s",
+                **({"rolled back": describe_time(row["until_us"])} if row.get("until_us") else {}),
                 "publishes": row["messages"],
                 "settles": row["settles"],
                 "makes": ", ".join(row["makes"]),

@@ -182,6 +182,9 @@ class Compaction:
 
     def overwrites(self, persisted: int) -> list[Piece]:
         """What is to be persisted along with the next batch, and in front of it."""
+        if not self._skips:
+            self._writing = []
+            return []
         self._writing = [skip for skip in self._skips if 0 <= skip.after <= persisted]
         self._skips = [skip for skip in self._skips if skip not in self._writing]
         return [Piece(skip.first, skip.offset, skip.data) for skip in self._writing]

@@ -76,6 +76,7 @@ class Journal:
         self.segments = Segments(recovered.segments)
         self.tail = Tail(limits.journal_tail_bytes)
         self.quotas = Quotas(limits.mailbox_messages, limits.mailbox_bytes)
+        self.away: dict[int, Mailbox] = {}  # mailboxes that stand for other nodes
         self.batches = self.batch_bytes_max = self.written = 0
         self.snapshots = self.dropped_segments = 0
         self._limits = limits
@@ -102,6 +103,8 @@ class Journal:
         self._tickets = 0
         self._reads: dict[int, Callable[[bytes, str], None]] = {}  # the journal's own
         self.recorder = self._recorder(recovered)
+        reserve = min(self.recorder.segment_bytes, limits.journal_bytes // 4)
+        self._usable = limits.journal_bytes - reserve
         self._drops = Drops(self.segments, self._retention)
         self.places = Places(
             self.state, self.segments, self.recorder, self.tail, self._ask, limits.index_cache_bytes
@@ -396,8 +399,7 @@ class Journal:
     def full(self) -> bool:
         """All of the space is used but for a rest, which settlements and snapshots need."""
         used = self.recorder.position - self.segments.oldest - self._compaction.punched
-        reserve = min(self.recorder.segment_bytes, self._limits.journal_bytes // 4)
-        return used >= self._limits.journal_bytes - reserve
+        return used >= self._usable
 
     # -------------------------------------------------------------- group commit
 

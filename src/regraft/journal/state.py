@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from regraft.journal import format
-from regraft.journal.format import Bytes, Extent, Interest, Options, Range, Record, Spot, damaged
+from regraft.journal import format, rows
+from regraft.journal.format import Bytes, Extent, Options, Range, Record, Spot, damaged
 from regraft.journal.streams import (
+    HOME,
+    TX,
     Arrivals,
     Back,
     HomeState,
@@ -30,13 +32,6 @@ from regraft.kernels.records import sequences
 from regraft.limits import DECIDED_MAX
 
 CHUNK_BYTES = 256 * 1024  # of a snapshot: one record
-PAGES_PER_ROW = 64
-PAGE_BYTES_MAX = 720  # a number, and 512 bytes as text
-RETURNED_PER_ROW = 1000
-RETURNED_BYTES_MAX = 60
-MARKS_PER_ROW = 500
-MARK_BYTES_MAX = 170  # eight numbers
-DECIDED_PER_ROW = 50
 
 
 class Prepared(NamedTuple):
@@ -66,11 +61,16 @@ class State:
         self.origins: dict[str, Arrivals] = {}  # what came from other journals
         self.prepared: dict[str, Prepared] = {}  # transactions in doubt, by global id
         self.decided: dict[str, bool] = {}  # how others ended, the oldest first
+        self.forgotten = 0  # clients whose transactions are remembered no more
+        self._group = -1  # up to where records count together, if some do
+        self._joined: dict[int, tuple[Mailbox, int, int]] = {}  # what other nodes get of them
 
     # --------------------------------------------------------------------- records
 
     def apply(self, record: Record) -> None:
         """Take in one record; DiskError if it does not fit what came before."""
+        if self._joined and record.position >= self._group:
+            self._join()
         if record.kind == format.MESSAGES:
             spots, settled = format.split_places(record.meta)
             self.apply_messages(
@@ -91,13 +91,20 @@ class State:
 
     def apply_transaction(self, record: Record) -> None:
         """A group of records begins: the transaction of a publisher who is remembered."""
-        _, serial = format.decode_group(record.payload)
+        self._group, serial = format.decode_group(record.payload)
         publisher = self.publishers.get(record.publisher)
         if publisher is not None:
             publisher.last_us = record.time_us
             (publisher.window or publisher.thaw()).accept(serial)
         elif record.publisher:
             raise damaged(f"position {record.position} is of no publisher: {record.publisher}")
+
+    def _join(self) -> None:
+        """A group of records is over: other nodes get what it has for them as a whole."""
+        for mailbox, first, start in self._joined.values():
+            if mailbox.next_sequence > first + 1:
+                mailbox.join(first, mailbox.next_sequence - 1, start, mailbox.size)
+        self._joined = {}
 
     def apply_settled(self, number: int, ranges: list[Range]) -> None:
         """Messages of a mailbox, if it is there still, are done with."""
@@ -116,6 +123,8 @@ class State:
     ) -> None:
         """Messages of this size were appended to streams."""
         streams = self.streams
+        if self._joined and position >= self._group:
+            self._join()
         for number, sequence in places:
             stream = streams.get(number)
             if stream is None:
@@ -125,6 +134,9 @@ class State:
                     f"position {position} has message {sequence} of stream {number} where "
                     f"{stream.next_sequence} should be"
                 )
+            if position < self._group and stream.name.startswith(HOME):
+                assert isinstance(stream, Mailbox)
+                self._joined.setdefault(number, (stream, sequence, stream.size))
             stream.next_sequence = sequence + messages
             stream.size += size
             if priority != format.PRIORITY and isinstance(stream, Mailbox):
@@ -213,6 +225,7 @@ class State:
     def _publisher_gone(self, gone: format.PublisherGone, time_us: int) -> None:
         publisher = self.publishers.pop(gone.number)
         del self.clients[publisher.client_id]
+        self.forgotten += publisher.client_id.startswith(TX)
 
     def _attached(self, attached: format.Attached, time_us: int) -> None:
         self.mailbox(attached.number).window = attached.window
@@ -308,6 +321,7 @@ class State:
 
     def calm(self) -> list[int]:
         """After a crash: nobody is attached or publishes. The mailboxes of which that is new."""
+        self._join()
         for publisher in self.publishers.values():
             publisher.freeze()
         return [mailbox.number for mailbox in self.mailboxes.values() if mailbox.abandon()]
@@ -316,18 +330,19 @@ class State:
 
     def snapshot(self, chunk_bytes: int = CHUNK_BYTES) -> list[bytes]:
         """All of it, as the payloads of SNAPSHOT records."""
-        head = _Head(self.journal_id, self.created_us, self.numbers, self.publisher_numbers)
-        rows: list[_Row] = [head]
+        numbers = (self.numbers, self.publisher_numbers, self.forgotten)
+        head = rows.Head(self.journal_id, self.created_us, *numbers)
+        found: list[rows.Row] = [head]
         for stream in self.streams.values():
             if isinstance(stream, Mailbox):
-                rows += _mailbox_rows(stream, chunk_bytes)
+                found += rows.mailbox_rows(stream, chunk_bytes)
             elif isinstance(stream, Arrivals):
                 counted = (stream.next_sequence, stream.size, stream.indexed)
                 about = (stream.number, stream.journal, stream.stream, stream.shift)
-                rows.append(_OriginRow(*about, *counted))
+                found.append(rows.OriginRow(*about, *counted))
             else:
-                rows.append(
-                    _StreamRow(
+                found.append(
+                    rows.StreamRow(
                         stream.number,
                         stream.name,
                         stream.pattern,
@@ -337,50 +352,51 @@ class State:
                         stream.indexed,
                     )
                 )
-            rows += _mark_rows(stream, chunk_bytes)
-        rows += [
-            _PublisherRow(p.number, p.client_id, p.last_us, p.state())
+            found += rows.mark_rows(stream, chunk_bytes)
+        found += [
+            rows.PublisherRow(p.number, p.client_id, p.last_us, p.state())
             for p in self.publishers.values()
         ]
-        rows += [_HolesRow(first, holes) for first, holes in self.holes.items()]
-        rows += [_TopicRow(topic) for topic in self.topics.values()]
-        rows += [
-            _SinkRow(one.name, one.batch, one.last_us, one.parts) for one in self.sinks.values()
+        found += [rows.HolesRow(first, holes) for first, holes in self.holes.items()]
+        found += [rows.TopicRow(topic) for topic in self.topics.values()]
+        found += [
+            rows.SinkRow(one.name, one.batch, one.last_us, one.parts) for one in self.sinks.values()
         ]
         for home in self.homes.values():
-            rows.append(_HomeRow(home.journal, home.node, home.name, home.version, home.gone))
-            rows += [_InterestRow(home.journal, one) for one in home.interests.values()]
-        rows += [_PreparedRow(one.what, one.since_us) for one in self.prepared.values()]
+            found.append(rows.HomeRow(home.journal, home.node, home.name, home.version, home.gone))
+            found += [rows.InterestRow(home.journal, one) for one in home.interests.values()]
+        found += [rows.PreparedRow(one.what, one.since_us) for one in self.prepared.values()]
         decided = iter(self.decided.items())
-        while some := list(islice(decided, DECIDED_PER_ROW)):
-            rows.append(_DecidedRow(some))
-        return _pack(rows, chunk_bytes)
+        while some := list(islice(decided, rows.DECIDED_PER_ROW)):
+            found.append(rows.DecidedRow(some))
+        return rows.pack(found, chunk_bytes)
 
     @classmethod
     def restore(cls, chunks: list[Bytes]) -> State:
         """A state from all the chunks of its snapshot, in order."""
         state = cls()
         for number, chunk in enumerate(chunks):
-            part, parts, rows = decode_chunk(chunk)
+            part, parts, found = rows.decode_chunk(chunk)
             if (part, parts) != (number, len(chunks)):
                 raise damaged("the parts of a snapshot do not fit together")
             try:
-                for row in rows:
+                for row in found:
                     _RESTORERS[type(row)](state, row)
             except KeyError as error:
                 raise damaged(f"a snapshot speaks of what is not in it: {error}") from None
         return state
 
-    def _restore_head(self, row: _Head) -> None:
+    def _restore_head(self, row: rows.Head) -> None:
         self.journal_id, self.created_us = row.journal_id, row.created_us
         self.numbers, self.publisher_numbers = row.numbers, row.publisher_numbers
+        self.forgotten = row.forgotten
 
-    def _restore_stream(self, row: _StreamRow) -> None:
+    def _restore_stream(self, row: rows.StreamRow) -> None:
         stream = Stream(row.number, row.name, row.pattern, row.exact)
         stream.next_sequence, stream.size, stream.indexed = row.next_sequence, row.size, row.indexed
         self.streams[row.number] = self.names[row.name] = stream
 
-    def _restore_mailbox(self, row: _MailboxRow) -> None:
+    def _restore_mailbox(self, row: rows.MailboxRow) -> None:
         mailbox = Mailbox(
             row.number,
             row.name,
@@ -397,191 +413,58 @@ class State:
         mailbox.ranks = {priority: Rank(low, last) for priority, low, last in row.ranks}
         self.streams[row.number] = self.mailboxes[row.name] = mailbox
 
-    def _restore_settled(self, row: _SettledRow) -> None:
+    def _restore_settled(self, row: rows.SettledRow) -> None:
         settled = self.mailbox(row.number).settled
         for first, last in row.ranges:
             settled.add(first, last)
         for page, bits in row.pages:
             settled.add_bits(page, bits)
 
-    def _restore_returned(self, row: _ReturnedRow) -> None:
+    def _restore_returned(self, row: rows.ReturnedRow) -> None:
         returned = self.mailbox(row.number).returned
         for sequence, *about in row.returned:
             returned[sequence] = Back(*about)
 
-    def _restore_topic(self, row: _TopicRow) -> None:
+    def _restore_topic(self, row: rows.TopicRow) -> None:
         self.topics[row.topic.name] = row.topic
 
-    def _restore_marks(self, row: _MarksRow) -> None:
+    def _restore_marks(self, row: rows.MarksRow) -> None:
         self.streams[row.number].marks += row.marks
 
-    def _restore_publisher(self, row: _PublisherRow) -> None:
+    def _restore_joints(self, row: rows.JointsRow) -> None:
+        self.mailbox(row.number).joints += row.joints
+
+    def _restore_publisher(self, row: rows.PublisherRow) -> None:
         publisher = Publisher(row.number, row.client_id, row.last_us, row.window)
         self.publishers[row.number] = self.clients[row.client_id] = publisher
 
-    def _restore_holes(self, row: _HolesRow) -> None:
+    def _restore_holes(self, row: rows.HolesRow) -> None:
         self.holes[row.first] = row.holes
 
-    def _restore_origin(self, row: _OriginRow) -> None:
+    def _restore_origin(self, row: rows.OriginRow) -> None:
         arrivals = Arrivals(row.number, row.journal, row.stream, row.shift)
         arrivals.next_sequence, arrivals.size = row.next_sequence, row.size
         arrivals.indexed = row.indexed
         self.streams[row.number] = self.origins[row.journal] = arrivals
 
-    def _restore_home(self, row: _HomeRow) -> None:
+    def _restore_home(self, row: rows.HomeRow) -> None:
         home = self.homes[row.journal] = HomeState(row.journal)
         home.node, home.name, home.version, home.gone = row.node, row.name, row.version, row.gone
 
-    def _restore_interest(self, row: _InterestRow) -> None:
+    def _restore_interest(self, row: rows.InterestRow) -> None:
         self.homes[row.journal].interests[row.interest.number] = row.interest
 
-    def _restore_sink(self, row: _SinkRow) -> None:
+    def _restore_sink(self, row: rows.SinkRow) -> None:
         self.sinks[row.name] = Sink(row.name, row.batch, row.last_us, row.parts)
 
-    def _restore_prepared(self, row: _PreparedRow) -> None:
+    def _restore_prepared(self, row: rows.PreparedRow) -> None:
         self.prepared[row.what.gid] = Prepared(row.what, row.since_us)
 
-    def _restore_decided(self, row: _DecidedRow) -> None:
+    def _restore_decided(self, row: rows.DecidedRow) -> None:
         self.decided.update(row.decided)
 
 
-# ---------------------------------------------------------------------- rows of a snapshot
-
-
-class _Head(msgspec.Struct, tag="head"):
-    journal_id: str
-    created_us: int
-    numbers: int
-    publisher_numbers: int
-
-
-class _StreamRow(msgspec.Struct, tag="stream"):
-    number: int
-    name: str
-    pattern: str
-    exact: bool
-    next_sequence: int
-    size: int
-    indexed: int
-
-
-class _MailboxRow(msgspec.Struct, tag="mailbox"):
-    number: int
-    name: str
-    pattern: str
-    exact: bool
-    selector: str
-    owner: str
-    next_sequence: int
-    size: int
-    indexed: int
-    floor: int
-    delivered: int
-    window: int
-    options: Options = Options()
-    sought: bool = False
-    ranks: list[tuple[int, int, int]] = []
-    quota_messages: int = 0  # of those that were made before there were options
-    quota_bytes: int = 0
-
-
-class _SettledRow(msgspec.Struct, tag="settled"):
-    number: int
-    ranges: list[Range] = []  # as it was written before there were pages
-    pages: list[tuple[int, bytes]] = []
-
-
-class _ReturnedRow(msgspec.Struct, tag="returned"):
-    number: int
-    returned: list[tuple[int, int, int, int]]
-
-
-class _TopicRow(msgspec.Struct, tag="topic"):
-    topic: format.TopicMade
-
-
-class _MarksRow(msgspec.Struct, tag="marks"):
-    number: int
-    marks: list[Mark]
-
-
-class _PublisherRow(msgspec.Struct, tag="publisher"):
-    number: int
-    client_id: str
-    last_us: int
-    window: bytes
-
-
-class _HolesRow(msgspec.Struct, tag="holes"):
-    first: int
-    holes: list[tuple[int, int]]
-
-
-class _SinkRow(msgspec.Struct, tag="sink"):
-    name: str
-    batch: int
-    last_us: int
-    parts: list[format.Part]
-
-
-class _OriginRow(msgspec.Struct, tag="origin"):
-    number: int
-    journal: str
-    stream: int
-    shift: int
-    next_sequence: int
-    size: int
-    indexed: int
-
-
-class _HomeRow(msgspec.Struct, tag="home"):
-    journal: str
-    node: str
-    name: str
-    version: int
-    gone: bool
-
-
-class _InterestRow(msgspec.Struct, tag="interest"):
-    journal: str
-    interest: Interest
-
-
-class _PreparedRow(msgspec.Struct, tag="prepared"):
-    what: format.TxPrepared
-    since_us: int
-
-
-class _DecidedRow(msgspec.Struct, tag="decided"):
-    decided: list[tuple[str, bool]]
-
-
-_Row = (
-    _Head
-    | _StreamRow
-    | _MailboxRow
-    | _SettledRow
-    | _ReturnedRow
-    | _MarksRow
-    | _PublisherRow
-    | _HolesRow
-    | _TopicRow
-    | _SinkRow
-    | _OriginRow
-    | _HomeRow
-    | _InterestRow
-    | _PreparedRow
-    | _DecidedRow
-)
-
-
-class _Chunk(msgspec.Struct):
-    part: int
-    parts: int
-    rows: list[_Row]
-
-
-_CHUNK = msgspec.json.Decoder(_Chunk)
+# --------------------------------------------------------------------- who takes what
 
 _CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
     format.StreamMade: State._stream_made,
@@ -609,90 +492,28 @@ _CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
 }
 
 _RESTORERS: dict[type, Callable[[State, Any], None]] = {
-    _Head: State._restore_head,
-    _StreamRow: State._restore_stream,
-    _MailboxRow: State._restore_mailbox,
-    _SettledRow: State._restore_settled,
-    _ReturnedRow: State._restore_returned,
-    _TopicRow: State._restore_topic,
-    _MarksRow: State._restore_marks,
-    _PublisherRow: State._restore_publisher,
-    _HolesRow: State._restore_holes,
-    _SinkRow: State._restore_sink,
-    _OriginRow: State._restore_origin,
-    _HomeRow: State._restore_home,
-    _InterestRow: State._restore_interest,
-    _PreparedRow: State._restore_prepared,
-    _DecidedRow: State._restore_decided,
+    rows.Head: State._restore_head,
+    rows.StreamRow: State._restore_stream,
+    rows.MailboxRow: State._restore_mailbox,
+    rows.SettledRow: State._restore_settled,
+    rows.ReturnedRow: State._restore_returned,
+    rows.TopicRow: State._restore_topic,
+    rows.MarksRow: State._restore_marks,
+    rows.JointsRow: State._restore_joints,
+    rows.PublisherRow: State._restore_publisher,
+    rows.HolesRow: State._restore_holes,
+    rows.SinkRow: State._restore_sink,
+    rows.OriginRow: State._restore_origin,
+    rows.HomeRow: State._restore_home,
+    rows.InterestRow: State._restore_interest,
+    rows.PreparedRow: State._restore_prepared,
+    rows.DecidedRow: State._restore_decided,
 }
 
 
-def _with_quotas(made: format.MailboxMade | _MailboxRow) -> Options:
+def _with_quotas(made: format.MailboxMade | rows.MailboxRow) -> Options:
     if not made.quota_messages and not made.quota_bytes:
         return made.options
     return msgspec.structs.replace(
         made.options, quota_messages=made.quota_messages, quota_bytes=made.quota_bytes
     )
-
-
-def decode_chunk(payload: Bytes) -> tuple[int, int, list[_Row]]:
-    """A SNAPSHOT record: which part of how many, and what it says."""
-    try:
-        chunk = _CHUNK.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise damaged(f"a SNAPSHOT record cannot be read: {error}") from None
-    return chunk.part, chunk.parts, chunk.rows
-
-
-def _mailbox_rows(box: Mailbox, chunk_bytes: int) -> list[_Row]:
-    rows: list[_Row] = [
-        _MailboxRow(
-            box.number,
-            box.name,
-            box.pattern,
-            box.exact,
-            box.selector,
-            box.owner,
-            box.next_sequence,
-            box.size,
-            box.indexed,
-            box.floor,
-            box.delivered,
-            box.window,
-            box.options,
-            box.sought,
-            [(priority, rank.low, rank.last) for priority, rank in box.ranks.items()],
-        )
-    ]
-    pages = list(box.settled.bits())
-    many = max(1, min(PAGES_PER_ROW, chunk_bytes // PAGE_BYTES_MAX))
-    for at in range(0, len(pages), many):
-        rows.append(_SettledRow(box.number, pages=pages[at : at + many]))
-    returned = [(sequence, *rest) for sequence, rest in box.returned.items()]
-    many = max(1, min(RETURNED_PER_ROW, chunk_bytes // RETURNED_BYTES_MAX))
-    for at in range(0, len(returned), many):
-        rows.append(_ReturnedRow(box.number, returned[at : at + many]))
-    return rows
-
-
-def _mark_rows(stream: Stream, chunk_bytes: int) -> list[_Row]:
-    marks = stream.marks
-    many = max(1, min(MARKS_PER_ROW, chunk_bytes // MARK_BYTES_MAX))
-    return [_MarksRow(stream.number, marks[at : at + many]) for at in range(0, len(marks), many)]
-
-
-def _pack(rows: list[_Row], chunk_bytes: int) -> list[bytes]:
-    """Rows as chunks of bounded size; a row that is larger has a chunk of its own."""
-    encode = msgspec.json.encode
-    groups: list[list[bytes]] = []
-    room = 0
-    for row in map(encode, rows):
-        if len(row) + 1 > room or not groups:
-            groups.append([])
-            room = chunk_bytes - 64
-        groups[-1].append(row)
-        room -= len(row) + 1
-    return [
-        b'{"part":%d,"parts":%d,"rows":[%b]}' % (part, len(groups), b",".join(group))
-        for part, group in enumerate(groups)
-    ]

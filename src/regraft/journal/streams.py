@@ -10,8 +10,12 @@ from regraft.journal.format import Interest, Options, Part, Range, damaged
 from regraft.journal.ranges import Ranges
 from regraft.kernels.windows import Window
 
+HOME = "$home/"  # and the id of a journal: the mailbox that stands for another node
+TX = "$tx/"  # and a client id: the publisher whose sequences are numbers of transactions
 MARKS_MAX = 4096  # of a public stream: at 64 MiB each, 256 GiB before they become coarser
 MAILBOX_MARKS_MAX = 64
+JOINTS_MAX = 1024  # of a mailbox, before small ones become larger ones
+JOINT_BYTES = 1 << 20  # up to which they do
 
 
 class Mark(NamedTuple):
@@ -82,6 +86,15 @@ class Stream:
         return self.marks[0].sequence if self.marks else self.indexed + 1
 
 
+class Joint(NamedTuple):
+    """Messages of a stream that count together: those of one transaction, or of several."""
+
+    first: int
+    last: int
+    start: int  # bytes of all messages of the stream before the first of them,
+    end: int  # and up to the last
+
+
 class Back(NamedTuple):
     """A message that was delivered and came back."""
 
@@ -103,7 +116,8 @@ class Rank:
 class Mailbox(Stream):
     """The private stream of a durable subscription, and what its clients have settled of it.
 
-    `ranks` says, of each priority but the common one, where to look for its messages.
+    `ranks` says, of each priority but the common one, where to look for its messages. `joints` are
+    kept for mailboxes that stand for other nodes: what is unsettled of transactions.
     """
 
     marks_max = MAILBOX_MARKS_MAX
@@ -129,6 +143,7 @@ class Mailbox(Stream):
         self.returned: dict[int, Back] = {}  # by sequence
         self.ranks: dict[int, Rank] = {}  # by priority
         self.sought = False  # to where some of it may be gone
+        self.joints: list[Joint] = []  # in order
 
     @property
     def waiting(self) -> int:
@@ -154,11 +169,36 @@ class Mailbox(Stream):
         if first == self.floor:
             if not self.settled:
                 self.floor = last + 1
-                return [(first, last)]
-            new = self.settled.gaps(first, last)
-            self.floor = self.settled.cut(last + 1)
+                new = [(first, last)]
+            else:
+                new = self.settled.gaps(first, last)
+                self.floor = self.settled.cut(last + 1)
+            if self.joints:
+                del self.joints[: bisect_left(self.joints, self.floor, key=lambda one: one.last)]
             return new
         return self.settled.add(first, last)
+
+    def join(self, first: int, last: int, start: int, end: int) -> None:
+        """These messages count together; `start` and `end` are bytes of the stream.
+
+        If there are very many such, neighbours become one, with what stands between them: it is
+        the same promise and more.
+        """
+        self.joints.append(Joint(first, last, start, end))
+        if len(self.joints) < JOINTS_MAX or len(self.joints) % JOINTS_MAX:
+            return
+        joined: list[Joint] = []
+        for one in self.joints:
+            if joined and one.end - joined[-1].start <= JOINT_BYTES:
+                joined[-1] = Joint(joined[-1].first, one.last, joined[-1].start, one.end)
+            else:
+                joined.append(one)
+        self.joints = joined
+
+    def joint(self, sequence: int) -> Joint | None:
+        """What this message counts together with; or what comes behind it, if it does not."""
+        at = bisect_left(self.joints, sequence, key=lambda one: one.last)
+        return self.joints[at] if at < len(self.joints) else None
 
     def _forget_returned(self, first: int, last: int) -> None:
         if last - first < len(self.returned):

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from regraft.errors import DiskError
 from regraft.journal import format
 from regraft.journal.format import INDEX_EVERY, Bytes, Extent, Record, Spot, Start, damaged
-from regraft.journal.state import State, decode_chunk
+from regraft.journal.rows import decode_chunk
+from regraft.journal.state import State
 from regraft.kernels.records import BAD, FOUND, ZERO, Walk
 
 LOW_BITS = 0xFFFF

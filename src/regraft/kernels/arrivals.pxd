@@ -25,7 +25,12 @@ cdef class Arrivals:
     cpdef Py_ssize_t check(self, object view) except -1
     @cython.locals(p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t, priority=cython.int, slots=Ints, way=Ints)
     cpdef Py_ssize_t take(self, object view, Py_ssize_t skip, int64_t now_us) except -1
-    @cython.locals(source=Source, lane=Lane, scan=Scan, route=Route, found=Route, kept=Route, choice=Choice, topic=bytes, slots=Ints, here=Ints, k=Py_ssize_t)
+    @cython.locals(p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, end=Py_ssize_t, keeper=Keeper, kept=Route, slots=Ints, k=Py_ssize_t, slot=Py_ssize_t)
+    cpdef Py_ssize_t full(self, object view, bint all, int64_t until_us) except -2
+    cdef void renew(self)
+    @cython.locals(source=Source, lane=Lane, scan=Scan, route=Route, found=Route, choice=Choice, topic=bytes)
+    cdef Route kept(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)
+    @cython.locals(kept=Route, slots=Ints, here=Ints, k=Py_ssize_t)
     cdef Ints way(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)
     @cython.locals(keeper=Keeper)
     cdef bint record(self, bytes_p p, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count, Ints slots, int64_t now_us, int priority) except -1

@@ -65,6 +65,43 @@ class Arrivals:
             count += 1
         return count
 
+    def full(self, view: Any, all: bool, until_us: int) -> int:
+        """The slot of a stream that cannot take its part of `view`, which was checked; or -1.
+
+        Of streams that stand for other nodes, too, if `all`. What is to be published later than
+        `until_us` is for none of them yet.
+        """
+        p = pointer_to(view)
+        n = len(view)
+        pos = 0
+        keeper = self.keeper
+        if keeper.full_count == 0:
+            return -1
+        self.renew()
+        while pos < n:
+            end = pos + 4 + u32(p, pos)
+            self.scan.scan(p, pos + HEADER, end)
+            if self.scan.deliver_at <= until_us:
+                kept = self.kept(p, pos, end)
+                if kept is not None:
+                    slots = kept.slots if all else keeper.here(kept.slots)
+                    for k in range(slots.n):
+                        slot = slots.a[k]
+                        if slot < keeper.full.n and keeper.full.a[slot]:
+                            return slot
+            pos = end
+        return -1
+
+    def renew(self) -> None:
+        """Somebody may have subscribed since."""
+        if self.generation != self.lane.generation:
+            self.generation = self.lane.generation
+            self.ways.clear()
+        if self.source.generation != self.lane.generation:
+            self.source.generation = self.lane.generation
+            self.source.routes.clear()
+            self.source.route = None
+
     def take(self, view: Any, skip: int, now_us: int) -> int:
         """Record the messages in `view`, which was checked, but for the first; how many it took.
 
@@ -78,13 +115,7 @@ class Arrivals:
         priority = 0
         slots: Ints | None = None
         self.taken = 0
-        if self.generation != self.lane.generation:
-            self.generation = self.lane.generation
-            self.ways.clear()
-        if self.source.generation != self.lane.generation:
-            self.source.generation = self.lane.generation
-            self.source.routes.clear()
-            self.source.route = None
+        self.renew()
         while pos < n:
             end = pos + 4 + u32(p, pos)
             if skip > 0:
@@ -112,8 +143,8 @@ class Arrivals:
             self.record(p, start, pos, count, slots, now_us, priority)
         return self.taken
 
-    def way(self, p: Any, pos: int, end: int) -> Ints:
-        """The streams that get the message just scanned."""
+    def kept(self, p: Any, pos: int, end: int) -> Route | None:
+        """The route that the message just scanned has to streams; None: there is none."""
         source = self.source
         lane = self.lane
         scan = self.scan
@@ -132,7 +163,11 @@ class Arrivals:
         if route.choice is not None:
             choice: Choice = route.choice
             route = choice.decide(scan, p, pos + HEADER, end, 0)
-        kept = route.kept
+        return route.kept
+
+    def way(self, p: Any, pos: int, end: int) -> Ints:
+        """The streams that get the message just scanned."""
+        kept = self.kept(p, pos, end)
         if kept is None:
             return self.nowhere
         slots = self.ways.get(kept)

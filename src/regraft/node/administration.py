@@ -10,14 +10,14 @@ import msgspec
 
 from regraft.errors import DiskError, LocalError, RegraftError
 from regraft.journal.format import Options, Range, TopicMade
-from regraft.journal.streams import Mailbox
+from regraft.journal.streams import HOME, Mailbox
 from regraft.kernels.plan import plan_of
 from regraft.kernels.replay import Reader
 from regraft.limits import Limits
 from regraft.model.topics import check_pattern
 from regraft.node.box import Box
 from regraft.node.event import Now
-from regraft.node.mailroom import HOME, Mailroom, check_name, check_same, read_options
+from regraft.node.mailroom import Mailroom, check_name, check_same, read_options
 from regraft.node.reading import FOREVER, Reading
 from regraft.node.router import Router
 

@@ -10,6 +10,8 @@ Rules:
 - Only what is persisted is sent, in order, and never more than a window of it is unconfirmed.
 - If nothing is confirmed for a while, or something is missing there, it begins anew behind what is
   confirmed. Each such beginning is a *round*, so that late complaints about an older one are known.
+- What counts together, because it is of one transaction, is said to; that node keeps it when all
+  of it has come, and says meanwhile how far that is, so that the window goes on.
 - What that node is told first in a round follows whatever it has; then each batch follows the last.
 """
 
@@ -22,14 +24,13 @@ from typing import Any
 
 from regraft.journal.format import Options
 from regraft.journal.journal import Journal
-from regraft.journal.streams import Mailbox
+from regraft.journal.streams import HOME, Mailbox
 from regraft.kernels.frame import count_messages
 from regraft.kernels.keeper import Keeper
 from regraft.kernels.replay import Reader
 from regraft.limits import KIB, Limits
 from regraft.node.effect import Effect, Note
 from regraft.node.event import Now
-from regraft.node.mailroom import HOME
 from regraft.node.reading import FOREVER, Reading, Readings
 from regraft.wire import peers
 
@@ -67,6 +68,11 @@ class Consignment:
     warned: bool = False
     barred: bool = False  # nothing more is taken for it
     pumping: bool = False
+
+    @property
+    def unsure(self) -> bool:
+        """Whether something was sent and is not confirmed."""
+        return self.reading.next_sequence > self.confirmed + 1
 
 
 class Consigning:
@@ -115,6 +121,7 @@ class Consigning:
         elif mailbox.options != options:
             self._journal.change_mailbox(mailbox.number, title, options, now.wall_us)
         self._keeper.set_away(mailbox.slot, True)
+        self._journal.away[mailbox.number] = mailbox
         confirmed = mailbox.floor - 1
         made = Consignment(journal, name, mailbox, self._reading(mailbox, journal), confirmed)
         made.progress_ns = now.ns
@@ -131,6 +138,7 @@ class Consigning:
         waiting = one.mailbox.waiting
         self._keeper.set_full(one.mailbox.slot, False)
         self._keeper.set_away(one.mailbox.slot, False)
+        self._journal.away.pop(one.mailbox.number, None)
         self._journal.remove_mailbox(one.mailbox.number, now.wall_us)
         return waiting
 
@@ -189,13 +197,21 @@ class Consigning:
         """Frames as they are sent: as many as fit into one message, or a part of a large one."""
         head = (bytes.fromhex(self._journal.state.journal_id), one.mailbox.number)
         while len(frames):
-            size = _fitting(frames, self._body_max)
+            joint, joint_bytes, most = 0, 0, FOREVER
+            together = one.mailbox.joint(first) if one.mailbox.joints else None
+            if together is not None and together.first > first:
+                most = together.first - first
+            elif together is not None:
+                joint, joint_bytes = together.last, together.end - together.start
+                most = joint - first + 1
+            count, size = _fitting(frames, self._body_max, most)
             whole = size > 0
-            count = count_messages(frames[:size])[0] if whole else 1
-            size = size if whole else int.from_bytes(frames[:4], "little") + 4
+            if not whole:
+                count, size = 1, int.from_bytes(frames[:4], "little") + 4
             for offset in range(0, size, self._body_max):
                 part = bytes(frames[offset : min(size, offset + self._body_max)])
-                place = (0, 0) if whole else (offset, size)
+                place: tuple[int, ...] = (0, 0) if whole else (offset, size)
+                place += (joint, joint_bytes)
                 yield peers.Carried(*head, one.base, first, one.round, part, *place)
             first += count
             one.base = first
@@ -237,13 +253,22 @@ class Consigning:
             one.tries = 0
             one.progress_ns = now.ns
             one.due_ns = now.ns + self._patience(one)
-            while one.sent and one.sent[0][0] <= upto:
-                one.in_flight -= one.sent.popleft()[1]
+            self._came(one, upto)
             if one.reading.next_sequence <= upto:
                 self._begin_anew(one)
-        if message.missing and message.round == one.round and one.sent:
-            self._begin_anew(one)
+        if message.round == one.round:
+            if self._came(one, message.held):  # it is there, and waits for the rest
+                one.due_ns = now.ns + self._patience(one)
+            if message.missing and one.unsure:
+                self._begin_anew(one)
         self.pump(one, now)
+
+    def _came(self, one: Consignment, upto: int) -> bool:
+        """It is on its way no more; whether that is new."""
+        before = len(one.sent)
+        while one.sent and one.sent[0][0] <= upto:
+            one.in_flight -= one.sent.popleft()[1]
+        return len(one.sent) < before
 
     def settle(self, now: Now, all: bool) -> None:
         """Write down what is confirmed; not for every confirmation, unless something else is."""
@@ -278,7 +303,7 @@ class Consigning:
             if one.confirmed >= last:
                 one.progress_ns = now.ns
             elif now.ns >= one.due_ns:
-                if one.sent:
+                if one.unsure:
                     one.tries = min(one.tries + 1, 10)
                     self._begin_anew(one)
                 one.due_ns = now.ns + self._patience(one)
@@ -334,6 +359,9 @@ class Consigning:
         """Let go of the older half of what waits."""
         mailbox = one.mailbox
         last = mailbox.floor + max(0, (mailbox.next_sequence - mailbox.floor) // 2)
+        together = mailbox.joint(last)
+        if together is not None and together.first <= last:
+            last = together.last  # a transaction goes as a whole
         span = (mailbox.floor, min(last, mailbox.next_sequence - 1))
         count = self._journal.settle(mailbox.number, [span], now.wall_us)
         one.dropped += count
@@ -378,6 +406,11 @@ def _runs(data: bytes, runs: list[tuple[int, int]]) -> Iterator[tuple[int, memor
         view = view[end:]
 
 
-def _fitting(frames: memoryview, most: int) -> int:
-    """How many bytes of whole frames fit; 0 if not even the first one does."""
-    return count_messages(frames[:most])[1]
+def _fitting(frames: memoryview, room: int, most: int) -> tuple[int, int]:
+    """How many whole frames fit, and their bytes; (0, 0) if not even the first one does."""
+    count, size = count_messages(frames[:room])
+    if count > most:
+        count, size = most, 0
+        for _ in range(most):
+            size += int.from_bytes(frames[size : size + 4], "little") + 4
+    return count, size

@@ -43,6 +43,7 @@ COMMANDS = ("custody-forget", "custody-list")
 BODIES = (native.Kind.CARRIED, native.Kind.TAKEN)
 NO_CONNECTION = -1
 JOURNAL_BYTES = 16  # of its id
+LOOKED_AT_MAX = 10_000  # mailboxes elsewhere, to find one by its name
 
 
 class Custody:
@@ -102,6 +103,7 @@ class Custody:
         for stream in journal.state.streams.values():
             self._held(stream, True)
         storage.mailroom.on_stream = self._held
+        storage.mailroom.elsewhere = self._elsewhere
 
     def _held(self, stream: Stream, more: bool) -> None:
         """This node keeps messages for one more stream, or for one less."""
@@ -111,6 +113,18 @@ class Custody:
             selector = stream.selector if isinstance(stream, Mailbox) else ""
             filter = Filter(stream.pattern, stream.exact, selector)
             self.homes.hold(Durable(stream.number, stream.name, filter))
+
+    def _elsewhere(self, name: str) -> list[str]:
+        """Nodes that have a mailbox of this name; some of them, if there is much to look at."""
+        found = []
+        room = LOOKED_AT_MAX
+        for home in self.homes.known.values():
+            room -= len(home.interests)
+            if home is self.homes.mine or room < 0:
+                continue
+            if any(one.name == name for one in home.interests.values()):
+                found.append(f"node {home.name}")
+        return found[:3]
 
     @property
     def topic(self) -> str:

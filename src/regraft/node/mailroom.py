@@ -14,7 +14,7 @@ import msgspec
 from regraft.errors import DiskError, LocalError, RegraftError
 from regraft.journal.format import Options, Range
 from regraft.journal.journal import Journal
-from regraft.journal.streams import Mailbox, Stream
+from regraft.journal.streams import HOME, Mailbox, Stream
 from regraft.kernels.plan import Plan, plan_of
 from regraft.kernels.replay import Reader
 from regraft.kernels.selection import compile_selector
@@ -44,7 +44,7 @@ from regraft.wire import native
 
 NAME_BYTES_MAX = 255
 OWN = "$"  # begins the names of the node's own mailboxes
-HOME, FROM = "$home/", "$from/"  # what other nodes have to get, and what came from them
+FROM = "$from/"  # what came from other nodes; HOME: what they have to get
 _OPTIONS = msgspec.json.Decoder(Options)
 
 
@@ -103,6 +103,7 @@ class Mailroom:
         self._keeper = keeper
         self._boxes_first: set[int] = set()  # connections
         self.on_stream: Callable[[Stream, bool], None] | None = None  # told: one more, one less
+        self.elsewhere: Callable[[str], list[str]] = lambda name: []  # nodes that have one, too
 
     def open_all(self) -> None:
         """Have what is for the streams of the journal recorded for them."""
@@ -162,7 +163,7 @@ class Mailroom:
         mailbox = self.journal.state.mailboxes.get(wanted.durable)
         if mailbox is None:
             if wanted.existing:
-                raise _unknown(wanted.durable)
+                raise self._unknown(wanted.durable)
             options = read_options(wanted.options)
             pattern, exact, client = wanted.pattern, wanted.exact, c.session.client_id
             mailbox = self.make(wanted.durable, pattern, exact, plan, client, options, now)
@@ -498,9 +499,18 @@ class Mailroom:
         """The mailbox of this name; LocalError if there is none."""
         mailbox = self.journal.state.mailboxes.get(name)
         if mailbox is None:
-            raise _unknown(name)
+            raise self._unknown(name)
         self.journal.refresh(mailbox)
         return mailbox
+
+    def _unknown(self, name: str) -> LocalError:
+        text = f"this node has no mailbox {name!r}"
+        others = self.elsewhere(name)
+        if others:
+            text += (
+                f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} one of that name"
+            )
+        return LocalError("unknown-mailbox", text)
 
     def rows(self) -> list[dict[str, Any]]:
         """Mailboxes and streams, to look at."""
@@ -593,7 +603,3 @@ def pairs(numbers: tuple[int, ...]) -> list[Range]:
     ):
         raise LocalError("bad-message", "ranges are pairs: first and last sequence")
     return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def _unknown(name: str) -> LocalError:
-    return LocalError("unknown-mailbox", f"this node has no mailbox {name!r}")

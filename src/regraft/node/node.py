@@ -155,6 +155,7 @@ class Node:
         confirm_early: bool = False,
         when_away: str = REFUSE,
         split_commits: bool = False,
+        in_doubt_s: int = 0,
     ) -> None:
         """Have a journal from now on, that retains these streams.
 
@@ -185,7 +186,9 @@ class Node:
             self._limits,
             self._authorize,
             split_commits,
+            in_doubt_s,
         )
+        self._control.transactions.watch(now)
         self._storage.tick(now)
 
     def _new_custody(self, now: Now, when_away: str = REFUSE) -> Custody:
@@ -539,6 +542,8 @@ class Node:
                 self._custody.tick(now)
             elif what == "transaction" and self._control.transactions is not None:
                 self._control.transactions.overdue(key, now)
+            elif what == "doubt" and self._control.transactions is not None:
+                self._control.transactions.watch(now)
             elif what == "network" and self._network is not None:
                 self._network.tick(now)
             elif what == "depart":

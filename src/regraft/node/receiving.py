@@ -7,6 +7,9 @@ Rules:
 - Messages are taken in order only. What is known is passed over; if something is missing, the other
   node is told, and begins anew.
 - What is confirmed is persisted. If it cannot be kept now, it is not confirmed, and comes again.
+- What counts together there counts together here: it is held in memory until the last of it has
+  come, and kept as one group of records, or none of it is. It is not confirmed before. What all
+  origins may have held here is bounded; who finds no room for a transaction tries again.
 """
 
 from __future__ import annotations
@@ -27,11 +30,15 @@ from regraft.node.effect import Effect, Note
 from regraft.node.event import Now
 from regraft.wire import peers
 
+FOREVER = 1 << 62
 OWN = -1  # the key of no connection
 
 # Planted bugs, for tests that must find them.
 TAKEN_EARLY = "taken-early"  # confirm what is not persisted yet
 SEQUENCES_LOST = "sequences-lost"  # forget what has come when the tree changes
+SPLIT_CARRY = "split-carry"  # keep what counts together as it comes
+
+HELD_NS = 5_000_000_000  # after which what is held makes room for others, if nothing more came
 
 Answer = Callable[[bytes, peers.Taken, Now], bool]
 Then = Callable[[Now], None]
@@ -49,6 +56,10 @@ class Origin:
     part: bytearray = field(default_factory=bytearray)  # of a large message,
     part_of: int = 0  # which has this sequence
     full: bool = False  # it was said that something cannot be kept
+    held: list[bytes] = field(default_factory=list)  # what counts together with what is to come:
+    held_count: int = 0  # messages,
+    reserved: int = 0  # bytes, with what is to come,
+    held_ns: int = 0  # and when the last of it came
     forgot: bool = False  # a planted bug
 
 
@@ -100,7 +111,13 @@ class Receiving:
     def carried(self, message: peers.Carried, now: Now) -> None:
         """Messages have come."""
         place = (message.stream >> 31, message.base >> 62, message.first >> 62, message.round >> 62)
-        if any(place) or not message.stream or not message.first or len(message.journal) != 16:
+        if (
+            any(place)
+            or message.joint >> 62
+            or not message.stream
+            or not message.first
+            or len(message.journal) != 16
+        ):
             raise PeerError("malformed-envelope", "messages of a journal that cannot be")
         origin = self.all.get(message.journal)
         if origin is None or message.stream > origin.counted.stream:
@@ -113,21 +130,29 @@ class Receiving:
             return  # of another life
         expected = self._next(origin)
         if origin.forgot:
+            self._let_go(origin)
             expected = message.first
             origin.forgot = False
         if message.base > expected:
-            self._say(origin, message.round, True, now)
+            if not origin.full:  # or else it is too early to begin anew
+                self._say(origin, message.round, True, now)
             return
         if message.first > expected:  # what stood between is no more
+            self._let_go(origin)
+            expected = self._next(origin)
             self.missed += message.first - expected
             self._shift(origin, message.first - expected, now)
             expected = message.first
         frames = self._whole(origin, message) if message.total else message.frames
         if frames:
-            self._take(origin, frames, expected - message.first, message.round, now)
+            self._take(origin, frames, expected - message.first, message, now)
 
     def _next(self, origin: Origin) -> int:
-        """The sequence, as it is there, of the next message that is not known."""
+        """The sequence, as it is there, of the next message that is not here."""
+        return self._kept(origin) + origin.held_count
+
+    def _kept(self, origin: Origin) -> int:
+        """The same, of the next one that is not kept."""
         counted = origin.counted
         return self._journal.recorder.next_sequence(counted.slot) + counted.shift
 
@@ -173,8 +198,10 @@ class Receiving:
         whole, origin.part = bytes(origin.part), bytearray()
         return whole
 
-    def _take(self, origin: Origin, frames: bytes, skip: int, round: int, now: Now) -> None:
-        """Keep what is not known of these."""
+    def _take(
+        self, origin: Origin, frames: bytes, skip: int, message: peers.Carried, now: Now
+    ) -> None:
+        """Keep what is not known of these, or hold it until they can be kept."""
         try:
             count = origin.arrivals.check(frames)
         except ValueError as error:
@@ -183,17 +210,28 @@ class Receiving:
             return
         self.repeated += min(skip, count)
         if skip >= count:
-            self._say(origin, round, False, now)
+            self._say(origin, message.round, False, now)
             return
+        joint = 0 if SPLIT_CARRY in self.bugs else message.joint
+        last = message.first + count - 1
+        if not joint and not origin.held:
+            self._keep(origin, frames, skip, count - skip, message.round, now)
+        elif self._hold(origin, frames, skip, count - skip, message.joint_bytes, now):
+            if last >= joint:
+                self._keep_held(origin, message.round, now)
+            else:
+                self._say(origin, message.round, False, now)
+
+    def _keep(
+        self, origin: Origin, frames: bytes, skip: int, count: int, round: int, now: Now
+    ) -> None:
+        """Have messages recorded, and say so when they are safe; in order, as far as it goes."""
         taken = origin.arrivals.take(frames, skip, now.wall_us)
         self.taken += taken
-        if taken < count - skip and not origin.full and not self._journal.broken:
-            text = "a mailbox here is full, or the disk: messages of other nodes have to wait"
-            self._effects.append(Note("warning", text))
-        origin.full = taken < count - skip
+        self._is_full(origin, taken < count)
         if taken == 0:
             return
-        upto = self._next(origin) - 1
+        upto = self._kept(origin) - 1
 
         def safe(now: Now) -> None:
             if self.all.get(origin.journal) is origin:
@@ -205,9 +243,71 @@ class Receiving:
         else:
             self._when_safe(safe, now, None)
 
+    def _is_full(self, origin: Origin, full: bool) -> None:
+        if full and not origin.full and not self._journal.broken:
+            text = "a mailbox here is full, or the disk: messages of other nodes have to wait"
+            self._effects.append(Note("warning", text))
+        origin.full = full
+
+    # ---------------------------------------------------------------- what counts together
+
+    def _hold(
+        self, origin: Origin, frames: bytes, skip: int, count: int, size: int, now: Now
+    ) -> bool:
+        """Hold it until the rest has come; False if there is no room."""
+        for _ in range(skip):
+            frames = frames[int.from_bytes(frames[:4], "little") + 4 :]
+        have = sum(map(len, origin.held)) + len(frames)
+        needed = max(origin.reserved, size, have)
+        if needed > origin.reserved and not self._reserve(origin, needed, now):
+            most = self._limits.transactions_bytes_total
+            if needed > most and not origin.full:
+                text = f"a transaction of another node has {needed} bytes, and is not taken: limit"
+                self._effects.append(Note("error", f"{text} transactions_bytes_total is {most}"))
+            self._let_go(origin)
+            origin.full = True
+            return False
+        origin.held.append(frames)
+        origin.held_count += count
+        origin.held_ns = now.ns
+        origin.full = False
+        return True
+
+    def _reserve(self, origin: Origin, size: int, now: Now) -> bool:
+        """Have room for all of it, so that what has begun can be completed."""
+        most = self._limits.transactions_bytes_total
+        if size > most:
+            return False
+        others = [one for one in self.all.values() if one.reserved and one is not origin]
+        if size + sum(one.reserved for one in others) > most:
+            for one in others:
+                if now.ns - one.held_ns >= HELD_NS:
+                    self._let_go(one)
+            if size + sum(one.reserved for one in others) > most:
+                return False
+        origin.reserved = size
+        return True
+
+    def _let_go(self, origin: Origin) -> None:
+        """What is held comes again, from its beginning."""
+        origin.held, origin.held_count, origin.reserved = [], 0, 0
+
+    def _keep_held(self, origin: Origin, round: int, now: Now) -> None:
+        """All of it is here: keep it as one, or not at all."""
+        frames, count = b"".join(origin.held), origin.held_count
+        self._let_go(origin)
+        keeper, recorder = self._keeper, self._journal.recorder
+        if keeper.refusal or origin.arrivals.full(frames, False, FOREVER) >= 0:
+            self._is_full(origin, True)
+            return
+        recorder.open_group(0, now.wall_us)
+        self._keep(origin, frames, 0, count, round, now)
+        recorder.close_group(0)
+
     def _say(self, origin: Origin, round: int, missing: bool, now: Now) -> None:
         stream = origin.counted.stream
-        said = peers.Taken(self._own, stream, max(origin.safe, 0), round, missing)
+        held = self._next(origin) - 1 if origin.held else 0
+        said = peers.Taken(self._own, stream, max(origin.safe, 0), round, missing, held)
         self._answer(origin.journal, said, now)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -217,6 +317,7 @@ class Receiving:
                 "journal": origin.journal.hex(),
                 "came": self._next(origin) - 1,
                 "persisted": origin.safe,
+                "held": origin.held_count,
                 "full": origin.full,
             }
             for origin in self.all.values()

@@ -34,6 +34,7 @@ from regraft.node.router import Router
 from regraft.wire import native
 
 TICK_NS = 1_000_000_000
+SMALL_BYTES = 4096  # a batch of so little is answered before all else that its end brings
 STIRRED_AT_ONCE = 256  # streams whose readers are told in one step
 
 Action = Callable[[Now], None]
@@ -73,6 +74,7 @@ class Storage:
         self._waiting: deque[tuple[int, Action, Action | None]] = deque()
         self._stirred: dict[Stream, int] = {}  # got more: from which position on
         self._publishers: dict[int, Publisher] = {}  # by connection
+        self._unfinished = False  # a batch is persisted, and its publishers know; nobody else does
         self._refusal = ""
         self._crowded = False  # somebody was refused because too many publish
         self._now = Now(0, 0)
@@ -114,12 +116,16 @@ class Storage:
         """A step begins."""
         self._now = now
         self.mailroom.boxes.handed.clear()
+        if self._unfinished:
+            self._finish(now)
 
     def end(self, now: Now) -> None:
         """A step ends: have persisted what it appended; hand on what need not wait."""
         if self.keeper.delayed:
             self.mailroom.delays.take(now)
         if self.journal.recorder.used:
+            if self._unfinished:
+                self._finish(now)
             self.journal.flush(now.wall_us)
         if self.confirm_early:
             self._release_pieces(self.journal.batch, now)
@@ -150,9 +156,22 @@ class Storage:
     # ------------------------------------------------------------------------ the disk
 
     def on_persisted(self, event: Persisted, now: Now) -> None:
-        """The disk has what it was given."""
+        """The disk has what it was given: tell publishers, then do all else that follows.
+
+        Who publishes one message at a time waits for nothing but that answer. So if there is
+        little of it, the rest comes with the next step, which is due at once.
+        """
+        batch = self.journal.batch
+        self._release_pieces(batch, now)
+        self._unfinished = True
+        if len(batch) > 1 or len(batch[0].data) > SMALL_BYTES or self.journal.recorder.used:
+            self._finish(now)
+
+    def _finish(self, now: Now) -> None:
+        """The batch is persisted, and its publishers were told."""
+        self._unfinished = False
         was_full = self.journal.disk_full
-        self._release_pieces(self.journal.persisted(now.wall_us), now)
+        self.journal.persisted(now.wall_us)
         self._note_room(was_full)
         safe = self.journal.persisted_position
         while self._waiting and self._waiting[0][0] <= safe:
@@ -166,7 +185,7 @@ class Storage:
     @property
     def stirred(self) -> bool:
         """Whether there are streams whose readers do not know yet that there is more."""
-        return bool(self._stirred)
+        return self._unfinished or bool(self._stirred)
 
     def stir(self, now: Now) -> None:
         """Tell readers that there is more, of some streams: others must not wait for all of them.

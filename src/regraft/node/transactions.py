@@ -27,7 +27,7 @@ from regraft.journal import format
 from regraft.journal.format import Accepted, Range, TxPrepared
 from regraft.journal.journal import BESIDE_BYTES
 from regraft.journal.state import Prepared
-from regraft.journal.streams import Publisher
+from regraft.journal.streams import TX, Publisher
 from regraft.kernels.lane import END, Source
 from regraft.kernels.plan import plan_of
 from regraft.limits import GID_BYTES_MAX, Limits
@@ -45,7 +45,7 @@ from regraft.wire import native
 from regraft.wire.native import Decision, TransactionState
 
 KEY = -(1 << 40)  # of no connection: the source of what transactions publish
-PUBLISHER = "$tx/"  # in front of a client id: the publisher whose sequences are its serials
+SECOND_US = 1_000_000
 NEW, KNOWN, TOO_OLD = 0, 1, 2  # as in kernels/windows.py
 SERIAL_MAX = 1 << 62
 
@@ -82,6 +82,7 @@ class Transactions:
         limits: Limits,
         authorize: Authorize,
         in_two: bool = False,
+        in_doubt_s: int = 0,
     ) -> None:
         self._storage = storage
         self._journal = storage.journal
@@ -94,6 +95,9 @@ class Transactions:
         self._authorize = authorize
         self._inquiry = Inquiry(storage, router, authorize, limits)
         self._in_two = in_two
+        self._in_doubt_us = in_doubt_s * SECOND_US  # after which they are rolled back; 0: never
+        self._warned: set[str] = set()  # those in doubt of which people were told
+        self._watch_ns = 0  # when to look at them next; 0: there are none
         self._clients: dict[int, Client] = {}  # by connection
         self._source = Source(KEY)
         self._size = 0  # bytes of all that are open
@@ -159,7 +163,7 @@ class Transactions:
     def welcome(self, client_id: str) -> dict[str, int]:
         """What a client is told that may want transactions: its highest serial that is known."""
         return {
-            "serial": self._storage.last_sequence(PUBLISHER + client_id),
+            "serial": self._storage.last_sequence(TX + client_id),
             "control_bytes_max": self._limits.control_frame_bytes,
         }
 
@@ -225,7 +229,16 @@ class Transactions:
         if one is not None:
             self._size -= one.drop()
             self.rolled_back += 1
-        answer(native.Decided(serial, "", TransactionState.ROLLED_BACK), now)
+        state = TransactionState.ROLLED_BACK
+        if one is None and message.decision == Decision.ASK and self._forgotten(c):
+            state = TransactionState.UNKNOWN
+        answer(native.Decided(serial, "", state), now)
+
+    def _forgotten(self, c: Connection) -> bool:
+        """Whether this client may have committed something that nobody remembers any more."""
+        assert c.session is not None
+        state = self._journal.state
+        return state.forgotten > 0 and TX + c.session.client_id not in state.clients
 
     def _answer_known(self, serial: int, answer: Answer, now: Now) -> None:
         decided = native.Decided(serial, "", TransactionState.COMMITTED, known=True)
@@ -233,7 +246,7 @@ class Transactions:
 
     def _verdict(self, client_id: str, serial: int) -> int:
         """Whether a transaction was committed before."""
-        known = self._journal.state.clients.get(PUBLISHER + client_id)
+        known = self._journal.state.clients.get(TX + client_id)
         if known is None:
             return NEW
         away = known.window is None
@@ -277,7 +290,7 @@ class Transactions:
         assert c.session is not None
         client = self._clients.setdefault(c.key, Client())
         if client.publisher is None:
-            name = PUBLISHER + c.session.client_id
+            name = TX + c.session.client_id
             client.publisher = self._journal.publisher(name, now.wall_us)
         return client.publisher
 
@@ -302,6 +315,8 @@ class Transactions:
     def _apply(self, unit: TxPrepared, publisher: int, serial: int, now: Now) -> None:
         """Append all of it as one group of records."""
         journal, mailroom = self._journal, self._mailroom
+        away = [journal.refresh(one) for one in journal.away.values()]
+        before = [(one.next_sequence, one.size) for one in away]
         journal.recorder.open_group(publisher, now.wall_us)
         if self._in_two:
             journal.recorder.close_group(serial)
@@ -324,6 +339,10 @@ class Transactions:
             if mailbox is not None:
                 mailroom.remove(mailbox, now)
         journal.recorder.close_group(serial)
+        for one, (first, size) in zip(journal.away.values(), before, strict=True):
+            journal.refresh(one)
+            if one.next_sequence > first + 1:  # other nodes get it as a whole, too
+                one.join(first, one.next_sequence - 1, size, one.size)
         self.committed += 1
 
     def _publish(self, frames: bytes, now: Now) -> None:
@@ -395,6 +414,7 @@ class Transactions:
             box = self._mailroom.boxes.boxes[accepted.number]
             box.dying.update(range(accepted.first, accepted.last + 1))
         journal.note(prepared, now.wall_us)
+        self.watch(now)
         self._serve(holders, now)
         self._tell(decided, b"", answer, now)
 
@@ -454,13 +474,7 @@ class Transactions:
         unit = known.what
         if commit:
             self._check_disk()
-            with_room = [
-                stream.slot
-                for number in self._journal.quotas.full
-                if (stream := self._journal.state.streams.get(number)) is not None
-            ]
-            for slot in with_room:  # it was promised that it can be committed
-                self._storage.keeper.set_full(slot, False)
+            with_room = self._make_room()
             self._free(unit)
             self._apply(unit, 0, 0, now)
             for slot in with_room:
@@ -475,6 +489,19 @@ class Transactions:
             found = TransactionState.ROLLED_BACK
         decided = native.Decided(message.serial, unit.gid, found, messages=unit.messages)
         self._tell(decided, unit.passing if commit else b"", answer, now)
+
+    def _make_room(self) -> list[int]:
+        """It was promised that it can be committed, whatever is full; the slots of what is."""
+        journal, keeper = self._journal, self._storage.keeper
+        found = []
+        for number in (*journal.quotas.full, *journal.away):
+            stream = journal.state.streams.get(number)
+            before = keeper.full_count
+            if stream is not None:
+                keeper.set_full(stream.slot, False)
+            if stream is not None and keeper.full_count < before:
+                found.append(stream.slot)
+        return found
 
     def _check_disk(self) -> None:
         refusal = self._storage.keeper.refusal
@@ -506,6 +533,41 @@ class Transactions:
             ]
             self._mailroom.boxes.give_back(box, pieces, now)
             self._mailroom.boxes.pull(box, now)
+
+    def watch(self, now: Now) -> None:
+        """See which are in doubt for long: people are told, or it ends, if it is to."""
+        if self._watch_ns > now.ns or self._journal.broken:
+            return  # it is looked at in time
+        self._watch_ns = 0
+        warn_us = self._limits.transaction_doubt_s * SECOND_US
+        prepared = self._journal.state.prepared
+        self._warned &= prepared.keys()
+        waits: list[int] = []
+        for one in list(prepared.values()):
+            age_us = max(0, now.wall_us - one.since_us)
+            if self._in_doubt_us and age_us >= self._in_doubt_us:
+                self._time_is_up(one, age_us, now)
+                continue
+            if age_us >= warn_us and one.what.gid not in self._warned:
+                self._warned.add(one.what.gid)
+                self._effects.append(Note("warning", _doubtful(one, age_us)))
+            dues = [self._in_doubt_us] if self._in_doubt_us else []
+            dues += [warn_us] if one.what.gid not in self._warned else []
+            waits += [due - age_us for due in dues]
+        if waits:
+            self._watch_ns = now.ns + min(waits) * 1000
+            self._deadlines.add(self._watch_ns, "doubt", 0)
+
+    def _time_is_up(self, one: Prepared, age_us: int, now: Now) -> None:
+        """Nobody has decided: roll it back, and remember that."""
+        gid = one.what.gid
+        try:
+            self._finish(one, native.Decide(0, gid, Decision.ROLLBACK), lambda *told: None, now)
+        except RegraftError as error:
+            self._effects.append(Note("error", f"transaction {gid} stays in doubt: {error}"))
+            return
+        text = f"transaction {gid} was in doubt for {age_us // SECOND_US} s, and is rolled back"
+        self._effects.append(Note("warning", f"{text} (in_doubt_s)"))
 
     # -------------------------------------------------------------------- by hand
 
@@ -548,6 +610,7 @@ class Transactions:
                 "settles": sum(a.last - a.first + 1 for a in one.what.accepted),
                 "makes": [made.name for made in one.what.made],
                 "removes": one.what.removed,
+                "until_us": one.since_us + self._in_doubt_us if self._in_doubt_us else 0,
             }
             for one in self._journal.state.prepared.values()
         ]
@@ -567,6 +630,12 @@ def _by_number(accepted: list[Accepted]) -> dict[int, list[Range]]:
     for one in accepted:
         found.setdefault(one.number, []).append((one.first, one.last))
     return found
+
+
+def _doubtful(one: Prepared, age_us: int) -> str:
+    about = f"transaction {one.what.gid} of client {one.what.owner}"
+    text = f"{about} is prepared since {age_us // SECOND_US} s, and nobody has decided"
+    return f"{text}; see regraft tx list"
 
 
 def _size(prepared: TxPrepared) -> int:

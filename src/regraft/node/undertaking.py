@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from regraft.errors import BY_NUMBER, LocalError, RegraftError
 from regraft.journal.format import Accepted, Range, TxPrepared, Wanted
-from regraft.journal.streams import Mailbox
+from regraft.journal.streams import HOME
+from regraft.kernels.arrivals import Arrivals
 from regraft.kernels.bundle import Bundle
+from regraft.kernels.lane import Source
 from regraft.kernels.plan import plan_of
 from regraft.limits import Limits
-from regraft.model.message import decode_envelope
-from regraft.model.selector import Selector
-from regraft.model.topics import check_pattern, check_topic, matches
+from regraft.model.topics import check_pattern, check_topic
 from regraft.node.connection import Connection
 from regraft.node.delays import NAME as DELAYED
 from regraft.node.event import Now
@@ -26,7 +26,9 @@ from regraft.node.mailroom import OWN, check_name, check_same, pairs, read_optio
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Storage
 from regraft.wire import native
-from regraft.wire.native import HEADER_BYTES, Outcome
+from regraft.wire.native import Outcome
+
+NOBODY = -(1 << 40)  # of no connection
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class Inquiry:
         self._router = router
         self._authorize = authorize
         self._limits = limits
+        self._way = Arrivals(router.lane, storage.keeper, Source(NOBODY), 0)
 
     def check(self, one: Undertaking, c: Connection, now: Now) -> TxPrepared:
         """All that it will do, if there is nothing against it; LocalError says what there is."""
@@ -145,29 +148,23 @@ class Inquiry:
                 self._router.lane.postpone()
             if DELAYED not in self._journal.state.mailboxes:
                 raise LocalError("limit-exceeded", "this node cannot keep delayed messages")
-        if self._journal.quotas.full:
-            self._check_room(one, bundle.delayed)
+        if self._storage.keeper.full_count:
+            self._check_room(one, bundle.delayed, now)
         return bundle.messages
 
-    def _check_room(self, one: Undertaking, delayed: int) -> None:
-        """Some mailboxes are full: would they get something?"""
-        streams = self._journal.state.streams
-        full = [streams[number] for number in self._journal.quotas.full if number in streams]
-        tests = {
-            box.number: Selector.parse(box.selector)
-            for box in full
-            if isinstance(box, Mailbox) and box.selector
-        }
-        for box in full:
-            if box.name == DELAYED and delayed:
-                raise LocalError("mailbox-full", "too many messages wait for their time")
-        for frame in _frames(bytes(one.frames)):
-            message = decode_envelope(frame[HEADER_BYTES:])
-            for box in full:
-                if box.name == DELAYED or not matches(box.pattern, message.topic, box.exact):
-                    continue
-                if box.number not in tests or tests[box.number].matches(message):
-                    raise LocalError("mailbox-full", f"mailbox {box.name} is full")
+    def _check_room(self, one: Undertaking, delayed: int, now: Now) -> None:
+        """Some mailboxes are full, here or elsewhere: would they get something?"""
+        names = {stream.slot: stream.name for stream in self._journal.state.streams.values()}
+        late = self._journal.state.mailboxes.get(DELAYED)
+        if delayed and late is not None and late.number in self._journal.quotas.full:
+            raise LocalError("mailbox-full", "too many messages wait for their time")
+        slot = self._way.full(memoryview(one.frames), True, now.wall_us)
+        if slot >= 0:
+            name = names.get(slot, "")
+            if name.startswith(HOME):
+                text = "too much waits for another node with mailboxes; see regraft custody list"
+                raise LocalError("mailbox-full", text)
+            raise LocalError("mailbox-full", f"mailbox {name} is full")
 
     # --------------------------------------------------------------------- settlements
 
@@ -228,11 +225,3 @@ class Inquiry:
         box = self._mailroom.boxes.boxes.get(mailbox.number)
         if box is not None and box.members:
             raise LocalError("mailbox-in-use", f"somebody reads mailbox {name!r}")
-
-
-def _frames(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-        yield data[at:end]
-        at = end

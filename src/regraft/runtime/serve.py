@@ -139,7 +139,8 @@ async def _serve(node: Node, journal: Journal, folder: Path, config: Config) -> 
         log.critical("REGRAFT_BUG is set: messages are confirmed before they are safe")
     if split:
         log.critical("REGRAFT_BUG is set: transactions are written in two pieces")
-    node.keep(journal, streams, clock.now(), early, config.when_away, split)
+    about = (early, config.when_away, split, config.in_doubt_s)
+    node.keep(journal, streams, clock.now(), *about)
     driver.aside = Aside(folder, folder.with_name("staged"), config.limits, reports)
     node.hand_over(clock.now())
     host, port = driver.listen(config.host, config.port)

@@ -5,6 +5,10 @@ of which mailboxes elsewhere it knows. What a client sends while its node knows 
 wants it, and what is confirmed to the client, is *due* there, whatever dies meanwhile. It must have
 come when all has been well for a while. That nothing comes twice, and that what one client says
 keeps its order, is seen by the ledger of the node where the mailbox is.
+
+A transaction comes as a whole. When somebody sees the first of it in a mailbox, the rest must be on
+the disk there (the ledger looks); and in the end what a mailbox has of it is all or nothing, with
+nothing in between.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ class Custodies:
 
     places: Mapping[str, Where]  # by the name of the node
     due: dict[Letter, set[tuple[str, str]]] = field(default_factory=dict)
+    transactions: list[tuple[Letter, ...]] = field(default_factory=list)
     final: bool = False  # all nodes with disks run, and nothing fails any more
 
     def sent(self, name: str, letter: Letter) -> None:
@@ -47,6 +52,14 @@ class Custodies:
                 line = self._line(row["node"], mailbox)
                 if line is not None and line.wants(letter):
                     self.due.setdefault(letter, set()).add((row["node"], mailbox))
+
+    def is_due(self, name: str, line: Line, letter: Letter) -> bool:
+        """Whether a line of a node has to get a letter, as far as that is sure."""
+        place = self.places[name]
+        if letter.mark in place.ledger.letters:  # it was sent to this very node
+            return 0 <= line.stands_ns <= letter.sent_ns
+        title = STREAM if line is place.ledger.stream else line.name
+        return (name, title) in self.due.get(letter, ())
 
     def _line(self, name: str, mailbox: str) -> Line | None:
         place = self.places.get(name)
@@ -76,3 +89,19 @@ class Custodies:
                 if line is not None and letter not in line.places:
                     text = f"{letter} was confirmed, and never came to {mailbox} of {name}"
                     yield Complaint("custody", text)
+        for place in self.places.values():
+            for one in (place.ledger.stream, *place.ledger.current.values()):
+                for letters in self.transactions:
+                    yield from _whole(place.ledger, one, letters)
+
+
+def _whole(ledger: Ledger, line: Line, letters: tuple[Letter, ...]) -> Iterator[Complaint]:
+    """All of a transaction or nothing, and nothing in between."""
+    wanted = ledger.mates_in(line, letters[0])
+    found = sorted(line.places[letter] for letter in wanted if letter in line.places)
+    if found and len(found) < len(wanted):
+        text = f"{line.name} has {len(found)} of {len(wanted)} letters of a transaction"
+        yield Complaint("atomicity", f"{text}: {letters[0]} and others")
+    elif found and found[-1] - found[0] >= len(found):
+        text = f"{line.name} has something between the letters of a transaction"
+        yield Complaint("atomicity", f"{text}: {letters[0]} and others, at {found}")

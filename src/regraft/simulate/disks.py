@@ -16,7 +16,7 @@ Rules, beside those of every other message:
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -33,11 +33,13 @@ from regraft.simulate.disk import Disk
 from regraft.simulate.ledger import Ledger, Letter, judge
 from regraft.simulate.plan import BOXES, Plan
 from regraft.simulate.regular import Regular
+from regraft.simulate.teller import Teller
 from regraft.simulate.witness import Witness, audit
 from regraft.simulate.world import Broker, World
 from regraft.wire import native
 
 CONFIRM_EARLY = "confirm-early"  # a bug of the nodes
+TELLER_NS = 20_000_000  # for a connection to be welcomed
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,8 @@ class Place:
     ledger: Ledger
     broker: Broker | None = None  # the one that runs, or ran last
     regulars: dict[int, Regular] = field(default_factory=dict)
+    teller: Teller | None = None
+    tellers: int = 0  # so far
     short: bool = False  # the disk was full since the node was started
     _sent: dict[int, dict[int, Letter]] = field(default_factory=dict)  # by connection and ordinal
     _unsafe: dict[Letter, None] = field(default_factory=dict)
@@ -160,6 +164,7 @@ class Disks:
             ledger = Ledger(self.world, pattern)
             ledger.elsewhere = self.letters
             name = _name(index)
+            ledger.due_in = partial(self.custodies.is_due, name)
             stream = Retained(STREAM, pattern)
             self.places[name] = Place(name, stream, limits, Disk(random), ledger)
 
@@ -229,10 +234,14 @@ class Disks:
             self.custodies.sent(name, letter)
             self.places[name].sent(key, ordinal, letter)
 
-    def seen(self, letter: Letter) -> None:
-        """Somebody got a persistent message: it must be safe where it began."""
+    def seen(self, letter: Letter) -> bool:
+        """Somebody got a persistent message: it must be safe where it began.
+
+        Whether it is of a transaction; of those it is only judged what mailboxes get.
+        """
         if letter in self._firsts:
             self._firsts[letter].ledger.check_safe(letter, "delivered")
+        return bool(letter.mates)
 
     def at(self, name: str) -> Iterator[bool]:
         """Once, if a node has a disk."""
@@ -270,6 +279,52 @@ class Disks:
             return False
         regular.attach(box, 50)
         return True
+
+    def transact(self, index: int, topics: Sequence[str], size: int) -> bool:
+        """Somebody publishes messages in a transaction, one for each of these topics."""
+        place = self._running(index)
+        if place is None or place.broker is None:
+            return False
+        if place.teller is None or not place.teller.here or place.teller.broker is not place.broker:
+            place.tellers += 1
+            name = f"teller-{index}-{place.tellers}"
+            place.teller = Teller(name, place.broker, partial(self._decided, place))
+            place.connected(place.teller.guest.pipe.key)
+            self.world.after(TELLER_NS, partial(self._tell, place, place.teller, topics, size))
+        else:
+            self._tell(place, place.teller, topics, size)
+        return True
+
+    def _tell(self, place: Place, teller: Teller, topics: Sequence[str], size: int) -> None:
+        if not teller.here or not place.running or place.broker is not teller.broker:
+            return
+        first, teller.numbers = teller.numbers, teller.numbers + len(topics)
+        letters = tuple(
+            Letter(teller.name, first + n, topic, n % 12) for n, topic in enumerate(topics)
+        )
+        messages = []
+        for letter in letters:
+            letter.mates = letters
+            body = letter.mark + b"." * size
+            attributes = {"n": letter.weight}
+            keep = DeliveryMode.PERSISTENT
+            messages.append(Message(letter.topic, body, attributes, delivery_mode=keep))
+            self.letters[letter.mark] = letter
+            self.sent(place.name, teller.guest.pipe.key, -1 - letter.number, letter)
+        self.custodies.transactions.append(letters)
+        teller.commit(letters, messages)
+
+    def _decided(self, place: Place, letters: Sequence[Letter], committed: bool, why: str) -> None:
+        """What became of a transaction."""
+        self._count("committed" if committed else f"rolled back: {why}")
+        for letter in letters:
+            if committed:
+                place.ledger.check_safe(letter, "committed")
+                letter.confirmed_ns = self.world.ns
+            else:
+                letter.refused = True
+        if not committed and why not in place.refuses():
+            place.ledger.complain(f"a transaction of {letters[0]} was refused: {why}")
 
     def settle(self, index: int, number: int, share: float) -> bool:
         """A regular is done with some of what it has."""
@@ -370,6 +425,7 @@ def _name(index: int) -> str:
 
 
 DISK_ACTS: dict[str, Callable[..., bool]] = {
+    "transact": Disks.transact,
     "box": Disks.box,
     "settle": Disks.settle,
     "fail": Disks.fail,

@@ -7,7 +7,7 @@ complaint; what can only be judged at the end is judged by `judge`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from regraft.model.topics import matches
@@ -32,6 +32,7 @@ class Letter:
     confirmed_ns: int = -1
     refused: bool = False  # once; if its publisher did not hear of that, it was sent again
     safe: bool = False  # it was found on the disk
+    mates: tuple[Letter, ...] = ()  # of a transaction: all its letters
 
     @property
     def mark(self) -> bytes:
@@ -111,6 +112,8 @@ class Ledger:
         self.boxes: list[Box] = []
         self.current: dict[str, Box] = {}  # the newest of each name
         self.lives: list[Live] = []
+        self.due_in: Callable[[Line, Letter], bool] = lambda line, letter: False
+        self._whole: set[tuple[Line, Letter]] = set()  # of transactions, the first letter
         self.disk: Disk | None = None  # of the node at work
         self.broken = False  # that disk failed
         self.counts = dict.fromkeys(
@@ -222,8 +225,23 @@ class Ledger:
         """A client got a message of a mailbox."""
         for complaint in box.put(sequence, letter):
             self.complain(complaint)
+        if letter.mates and (box, letter.mates[0]) not in self._whole:
+            self._whole.add((box, letter.mates[0]))
+            self.check_whole(box, letter)
         self.counts["redelivered"] += sequence in box.seen
         box.seen.add(sequence)
+
+    def check_whole(self, line: Line, letter: Letter) -> None:
+        """Somebody sees the first of a transaction: what else of it is due must be there, too."""
+        assert self.disk is not None
+        for mate in self.mates_in(line, letter):
+            if not self.disk.is_durable(mate.mark):
+                self.complain(f"{line.name} shows {letter}, and {mate} is not there yet")
+
+    def mates_in(self, line: Line, letter: Letter) -> list[Letter]:
+        """The letters of a transaction that a line gets all together; none, if that is unsure."""
+        wanted = [mate for mate in letter.mates if line.wants(mate)]
+        return wanted if all(self.due_in(line, mate) for mate in wanted) else []
 
     # ---------------------------------------------------------------------------- live
 

@@ -415,15 +415,15 @@ class NetworkStory:
         if letter is not None:
             self.disks.sent(visit.node[0], visit.guest.pipe.key, number + 1, letter)
         name, ns = visit.guest.name, self.world.ns
-        self.deliveries.publish(
-            Publication(name, number, visit.node, message, ns, letter is not None)
-        )
+        said = Publication(name, number, visit.node, message, ns, letter is not None)
+        self.deliveries.publish(said)
 
     def _seen(self, visit: Visit, message: ReceivedMessage) -> None:
         letter = self.disks.letter_of(message)
         if letter is not None:
             publisher, number = letter.publisher, letter.number
-            self.disks.seen(letter)
+            if self.disks.seen(letter):
+                return
         else:
             words = message.body.split(b" ", 2)
             publisher, number = words[0].decode(), int(words[1])

@@ -120,6 +120,8 @@ def make_plan(
         where = sorted(chance.sample(range(nodes), count))
         having = tuple((node, chance.choice(RETAINED)) for node in where)
         acts += _keeping(chance, nodes, where, end_ms, 4.0 if custody else 1.0)
+        if custody:
+            acts += _transacting(Random(f"transactions {seed}"), where, end_ms)
     acts.sort(key=lambda act: act.ms)
     return Plan(
         seed,
@@ -371,6 +373,16 @@ def _keeping(
         burst = _publish(random, 300 + place, ms - 5)
         yield burst._replace(what="keep", args=(300 + place, 20, 1.5, *burst.args[3:]))
         yield from random.choice(FAULTS)(random, nodes, where[place], ms)
+
+
+def _transacting(random: Random, where: Sequence[int], end_ms: float) -> Iterator[Act]:
+    """Transactions of several messages, most of them about one thing; some are large."""
+    for _ in range(int((end_ms - STARTED_MS) / 1000 * random.choice((0.5, 1, 3)))):
+        count, size = random.choice((2, 3, 6, 20)), random.choice((0, 100, 1500))
+        some = TOPICS if random.random() < 0.3 else random.sample(TOPICS, 2)
+        topics = tuple(random.choice(some) for _ in range(count))
+        ms = random.uniform(STARTED_MS + 500, end_ms)
+        yield Act(ms, "transact", (random.choice(where), topics, size))
 
 
 def _coming(random: Random, guest: int, node: int, comes: float, end_ms: float) -> Iterator[Act]:

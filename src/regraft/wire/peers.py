@@ -283,6 +283,8 @@ class Carried:
     frames: bytes = octets(6)
     offset: int = uint64(7)
     total: int = uint64(8)
+    joint: int = uint64(9)
+    joint_bytes: int = uint64(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ class Taken:
     upto: int = uint64(3)
     round: int = uint64(4)
     missing: bool = boolean(5)
+    held: int = uint64(6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,9 @@ def test_a_list(node: FakeNode, regraft: Regraft) -> None:
     assert head.split()[:3] == ["gid", "client", "since"]
     assert "order-7" in row and "shop" in row and "2027-01-15T08:00:00.000Z" in row
     assert json.loads(regraft("tx", "list", "--json").output) == {"transactions": [ROW]}
+    ending = ROW | {"until_us": 1_800_000_060_000_000}
+    node.obey = lambda what, arguments: {"transactions": [ending]}
+    assert "2027-01-15T08:01:00.000Z" in regraft("tx", "list").output
     node.obey = lambda what, arguments: {"transactions": []}
     assert "no transaction is in doubt" in regraft("tx", "list").output
 

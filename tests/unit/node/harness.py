@@ -300,6 +300,7 @@ class KeepingWorld(World):
         streams: Sequence[Retained] = (),
         disk: Disk | None = None,
         ns: int = 1_000_000_000,
+        in_doubt_s: int = 0,
         **limits: int,
     ) -> None:
         small = {"segment_bytes": 65_536, "frame_bytes": 16_384, "control_frame_bytes": 16_384}
@@ -312,7 +313,8 @@ class KeepingWorld(World):
         wall_us = self.now.wall_us
         recovered = recover(found, self.limits.segment_bytes, "00" * 16, wall_us)
         self.journal = Journal(recovered, self.limits, wall_us)
-        self.node.keep(self.journal, streams, self.now)
+        self.in_doubt_s = in_doubt_s
+        self.node.keep(self.journal, streams, self.now, in_doubt_s=in_doubt_s)
         answers: list[Event] = []
         for effect in self.node.step([], self.now):
             self.perform(effect, answers)
@@ -345,7 +347,7 @@ class KeepingWorld(World):
     def again(self, power: bool = False, **limits: int) -> KeepingWorld:
         """Another node on what is left when this one has died."""
         left = self.disk.power_off() if power else self.disk.crash()
-        return KeepingWorld(self.streams, left, self.ns + 1_000_000, **limits)
+        return KeepingWorld(self.streams, left, self.ns + 1_000_000, self.in_doubt_s, **limits)
 
     def check_empty(self) -> None:
         """Nothing of them waits for the disk, or reads it."""

@@ -47,7 +47,7 @@ class BulkWorld(KeepingWorld):
         self.step()
         self.settle()
 
-    def step(self, *events: Event) -> None:
+    def step_once(self, *events: Event) -> None:
         following: Sequence[Event] = events
         first = True
         while following or first:

@@ -9,6 +9,7 @@ import pytest
 from harness import Client, Delivered, KeepingWorld, publication
 
 from regraft.model.message import DeliveryMode, Message
+from regraft.node.event import Tick
 from regraft.node.storage import Retained
 from regraft.wire import native
 
@@ -53,6 +54,33 @@ def test_confirmations_come_once_it_is_persisted_and_in_order() -> None:
     world.persist(1)
     assert client.take() == [confirmed(3)]
     assert world.journal.persisted_position == world.journal.recorder.position
+
+
+def test_who_publishes_one_message_is_answered_before_all_else_that_its_end_brings() -> None:
+    world = KeepingWorld(ALL)
+    client = world.connect("p")
+    client.send(letter(1))
+    before = world.journal.persisted_position
+    assert world.asked is not None
+    asked, world.asked = world.asked, None
+    world.step_once(*world.disk.perform(asked))
+    assert client.take() == [confirmed(1)]
+    assert world.journal.persisted_position == before
+    assert world.wake_ns == world.ns  # the rest is due at once
+    world.step_once(Tick())
+    assert world.journal.persisted_position == world.journal.recorder.position > before
+
+
+def test_what_waits_for_the_disk_goes_to_it_in_the_step_in_which_it_is_free() -> None:
+    world = KeepingWorld(ALL)
+    client = world.connect("p")
+    client.send(letter(1))
+    client.send(letter(2))  # gathers behind the first
+    asked, world.asked = world.asked, None
+    assert asked is not None
+    world.step_once(*world.disk.perform(asked))
+    assert client.take() == [confirmed(1)]
+    assert world.asked is not None
 
 
 def test_everybody_who_takes_it_counts() -> None:

@@ -153,6 +153,29 @@ def test_it_is_forgotten_in_the_end() -> None:
     assert (found.state, found.name) == (UNKNOWN, "sequence-too-old")
 
 
+@pytest.mark.parametrize("restart", ["", "journal", "snapshot"])
+def test_who_was_forgotten_is_not_told_that_it_was_rolled_back(restart: str) -> None:
+    world = KeepingWorld(publisher_idle_s=10)
+    client = world.connect("me")
+    assert ask(world, client, Decision.ASK, 1).state == ROLLED_BACK  # nobody was forgotten yet
+    assert commit(world, client, part(1, letters("a"))).state == COMMITTED
+    client.leave()
+    for _ in range(100):
+        world.advance(1000)
+        world.persist()
+    if restart == "snapshot":
+        assert world.journal.write_snapshot(world.now.wall_us)
+        world.step()
+        world.persist()
+    if restart:
+        world = world.again(publisher_idle_s=10)
+    client = world.connect("me")
+    assert ask(world, client, Decision.ASK, 1).state == UNKNOWN
+    assert commit(world, client, part(2, letters("a"))).state == COMMITTED
+    assert ask(world, client, Decision.ASK, 2).state == COMMITTED
+    assert ask(world, client, Decision.ASK, 3).state == ROLLED_BACK
+
+
 def test_it_outlives_a_snapshot() -> None:
     world = KeepingWorld()
     make(world)

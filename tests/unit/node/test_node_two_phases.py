@@ -35,8 +35,8 @@ def in_doubt(world: KeepingWorld) -> list[dict[str, Any]]:
     return found
 
 
-def a_world() -> KeepingWorld:
-    world = KeepingWorld()
+def a_world(**more: int) -> KeepingWorld:
+    world = KeepingWorld(**more)
     make(world, "in", "in")
     make(world, "out", "out")
     publish(world, "a", "b", "c", topic="in")
@@ -295,3 +295,65 @@ def test_decided_ones_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) 
         ask(world, client, Decision.COMMIT, gid=f"g{n}")
     assert list(world.journal.state.decided) == ["g3", "g4"]
     assert ask(world, client, Decision.ASK, gid="g1").state == UNKNOWN
+
+
+# ---------------------------------------------------------------- those that nobody decides
+
+
+def warnings(world: KeepingWorld) -> list[str]:
+    return [note.text for note in world.notes if note.level == "warning"]
+
+
+def pass_time(world: KeepingWorld, seconds: int) -> None:
+    for _ in range(seconds):
+        world.advance(1000)
+        world.persist()
+
+
+def test_people_are_told_of_one_that_is_in_doubt_for_long() -> None:
+    world = a_world(transaction_doubt_s=60)
+    prepared(world)
+    pass_time(world, 59)
+    assert warnings(world) == []
+    pass_time(world, 2)
+    (text,) = warnings(world)
+    assert "g1" in text and "worker" in text and "regraft tx list" in text
+    pass_time(world, 200)
+    assert len(warnings(world)) == 1 and len(in_doubt(world)) == 1
+    world = world.again(transaction_doubt_s=60)
+    pass_time(world, 1)
+    assert len(warnings(world)) == 1  # whoever started it should know
+    assert in_doubt(world)[0]["until_us"] == 0
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_it_ends_where_it_has_a_time(restart: bool) -> None:
+    world = a_world(in_doubt_s=100)
+    prepared(world)
+    (doubtful,) = in_doubt(world)
+    assert doubtful["until_us"] == doubtful["since_us"] + 100_000_000
+    pass_time(world, 60)
+    prepared_too = world.connect("late")
+    assert prepare(world, prepared_too, "g2", part(1, letters("C", topic="out"))).state == PREPARED
+    if restart:
+        world = world.again(power=True)
+    pass_time(world, 50)
+    assert [one["gid"] for one in in_doubt(world)] == ["g2"]
+    assert any("g1" in text and "rolled back" in text for text in warnings(world))
+    assert got(member(world, "in", "in", in_flight=3)) == ["a", "b", "c"]
+    pass_time(world, 60)
+    assert in_doubt(world) == []
+    world = world.again(power=True)
+    other = world.connect("coordinator")
+    for decision in (Decision.ASK, Decision.COMMIT):
+        assert ask(world, other, decision, gid="g1").state == ROLLED_BACK
+    assert waiting(world, "out") == 0
+
+
+def test_one_that_is_decided_in_time_is_left_alone() -> None:
+    world = a_world(in_doubt_s=100, transaction_doubt_s=60)
+    prepared(world)
+    pass_time(world, 50)
+    assert ask(world, world.connect("other"), Decision.COMMIT, gid="g1").state == COMMITTED
+    pass_time(world, 200)
+    assert warnings(world) == [] and waiting(world, "out") == 2
