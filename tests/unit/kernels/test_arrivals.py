@@ -131,3 +131,21 @@ def test_a_link_brings_nothing_that_is_kept_where_it_began(desk: Desk) -> None:
         desk.lane.run(source, memoryview(data), 0, NOW_US)
         assert desk.counts()[0] - before == kept
     assert desk.counts()[2] == 0
+
+
+def test_who_has_no_room_is_found_before_anything_is_recorded(desk: Desk) -> None:
+    data = frames("a", "b", "c")
+    forever = 1 << 62
+    assert desk.arrivals.check(data) == 3
+    assert desk.arrivals.full(data, True, forever) == -1
+    desk.keeper.set_full(1, True)
+    assert desk.arrivals.full(data, False, forever) == 1
+    assert desk.arrivals.full(frames("a", "c"), False, forever) == -1
+    desk.keeper.set_full(1, False)
+    desk.keeper.set_full(2, True)  # it stands for another node
+    assert desk.arrivals.full(data, False, forever) == -1
+    assert desk.arrivals.full(data, True, forever) == 2
+    later = frames("a", deliver_at_us=NOW_US + 1)
+    assert desk.arrivals.full(later, True, NOW_US) == -1  # it is for nobody yet
+    assert desk.arrivals.full(later, True, NOW_US + 1) == 2
+    assert desk.counts() == [0, 0, 0, 0]
