@@ -14,7 +14,7 @@ COMPILE := $(shell $(PYTHON) -c 'import os, shutil, sysconfig; \
 # Tests do not accept slow kernels where fast ones are possible.
 REQUIRE = $(if $(COMPILE),REGRAFT_REQUIRE_COMPILED=1)
 
-.PHONY: help run test check bench docs simulate format clean setup
+.PHONY: help run demo test check bench docs simulate format clean setup
 
 help: ## say what there is
 	@echo "Regraft. make, and one of:"
@@ -22,6 +22,9 @@ help: ## say what there is
 
 run: setup ## start a node
 	$(BIN)/regraft serve
+
+demo: setup ## a stock ticker on seven brokers, one of which is killed before your eyes
+	@$(BIN)/python examples/demo.py $(ARGS)
 
 test: check ## everything: check, then the slower tests
 	$(REQUIRE) $(BIN)/python -m pytest -m slow -n auto tests/unit tests/simulation tests/fuzz

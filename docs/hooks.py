@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 FILES = {
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
+    "examples/alerts.py": "files/alerts.py",
     "examples/blocking.py": "files/blocking.py",
     "examples/hello.py": "files/hello.py",
     "examples/minimal_client.py": "files/minimal_client.py",

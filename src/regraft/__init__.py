@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     )
     from regraft.kernels.inbox import ReceivedMessage
     from regraft.model.message import Message, Timestamp
+    from regraft.model.messagetype import message_type, register_message
+    from regraft.model.userfilter import MessageFilter, filter, register_filter
 
 # Where the public names are. They are imported when first used, so that whoever needs only the
 # version, or only the errors, waits for nothing else.
@@ -89,6 +91,8 @@ _HOMES = {
     ),
     "regraft.kernels.inbox": ("ReceivedMessage",),
     "regraft.model.message": ("Message", "Timestamp"),
+    "regraft.model.messagetype": ("message_type", "register_message"),
+    "regraft.model.userfilter": ("MessageFilter", "filter", "register_filter"),
 }
 
 __all__ = [
@@ -108,6 +112,7 @@ __all__ = [
     "Durable",
     "LocalError",
     "Message",
+    "MessageFilter",
     "Offer",
     "Options",
     "PeerError",
@@ -126,6 +131,10 @@ __all__ = [
     "WorldError",
     "connect",
     "connect_blocking",
+    "filter",
+    "message_type",
+    "register_filter",
+    "register_message",
     "within",
 ]
 

@@ -108,6 +108,8 @@ def group() -> None:
 @click.option("--advertisements", metavar="on|off", help="Whether the network routes by them.")
 @click.option("--offers", metavar="TOPIC,...", help="What this node offers for all clients then.")
 @click.option("--rules", metavar="FILE", help="Rules for messages of services, in TOML.")
+@click.option("--filters", metavar="MODULE[:CLASS],...",
+              help="Filters of applications that it knows, as Python finds them.")  # fmt: skip
 @click.option("--limit", "limits", metavar="NAME=VALUE", multiple=True,
               help="Change a limit, as in queue_bytes=64MiB. May be repeated.")  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="Form of the log on stderr.")

@@ -98,6 +98,8 @@ class Config:
     # After which a prepared transaction is rolled back that nobody decides; 0: never.
     in_doubt_s: int = field(default=0, metadata={"range": (0, 315_360_000)})
     rules: str = field(default="", metadata={"range": (0, 4096)})  # the file; empty: none
+    # Filters of applications that it knows: module or module:Class, separated by commas.
+    filters: str = field(default="", metadata={"range": (0, 4096)})
     limits: Limits = field(default_factory=Limits)
     streams: tuple[Stream, ...] = ()  # retained topics
     # Where each value came from, by name; what is missing here is a default.

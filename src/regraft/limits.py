@@ -84,6 +84,10 @@ class Limits:
     offers: int = 100_000  # advertisements of all clients of a node,
     offers_per_session: int = 1_000  # of one of them,
     link_offers: int = 1_000_000  # and what one neighbour may offer
+    filter_bytes: int = 8 * KIB  # the encoding of a filter that an application brought
+    filters_per_message: int = 1_000  # of those that a node asks about one message
+    filter_us: int = 5_000  # processor time of one evaluation
+    filter_failures: int = 10  # in a row, raised or slow, after which it is asked no more
     sinks_remembered: int = 10_000  # whose batches are recognised; the longest idle goes first
     transaction_messages: int = 10_000  # of one transaction: publications and settlements,
     transaction_bytes: int = 16 * MIB  # bytes of what it publishes,

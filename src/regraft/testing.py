@@ -32,6 +32,7 @@ from regraft.client import Client, Options
 from regraft.client.address import Address
 from regraft.errors import WorldError
 from regraft.limits import MIB, Limits
+from regraft.model.userfilter import REGISTERED
 from regraft.node.storage import Retained
 from regraft.simulate.disk import Disk
 from regraft.simulate.world import Broker, Pipe, World
@@ -46,7 +47,8 @@ class Bus:
     """One node in memory, and clients connected to it.
 
     `streams` are the topics that it retains: a pattern for each name. Without a journal nothing
-    is persistent. `rules` are those of services, as in a file.
+    is persistent. `rules` are those of services, as in a file. It knows the filters that are
+    registered (`regraft.filter`) when it starts.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Bus:
             disk,
             self._retained,
         )
+        self._broker.node.filters.learn(REGISTERED)
         if self._rules:
             self._broker.node.load_rules(self._rules, "rules")
         self._poke()

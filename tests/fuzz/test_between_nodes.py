@@ -14,6 +14,7 @@ import pytest
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.model.message import Message, encode_envelope
+from regraft.model.userfilter import FilterTable
 from regraft.node.effect import Close, Connect, Effect, Write
 from regraft.node.event import (
     Closed,
@@ -29,12 +30,14 @@ from regraft.node.event import (
 from regraft.node.network import Joining
 from regraft.node.node import Node
 from regraft.overlay.options import Options
+from regraft.simulate.filter_story import FailingBand
 from regraft.wire import native, offers, peers, questions
 
 ME, OTHER, THIRD = (bytes([n]) * 16 for n in (7, 1, 9))
 IDS = (ME, OTHER, THIRD, b"", b"short")
 ASKED = encode_envelope(Message("a/b", b"?"))
 PATTERNS = ("#", "a/b", "+/x", "a/#", "", "a/#/b", "/" * 80, "\0")
+FORGED_FILTER = ("no such name/\0" * 20, bytes(9_000))
 SELECTORS = ("", "n > 5", "n >", "s LIKE 'a%'", "1 = 1", "x" * 200, "s REGEXP '(a+)+b'")
 
 
@@ -50,6 +53,7 @@ class Alone:
         self.tickets: list[int] = []
         self.last_key = 0
         options = Options(seeds=("other:1", "third:1"))
+        self.node.filters.learn(FilterTable({"band": FailingBand}))
         joining = Joining("me:1", options, advertisements=offering, standing=("mine",))
         self.node.join(joining, self.now())
 
@@ -111,8 +115,9 @@ def number(random: Random) -> int:
 
 def wanted(random: Random) -> peers.Wanted:
     exact = random.random() < 0.3
+    own = random.choice((("", b""), ("", b"x"), ("band", b"\1\5"), ("band", b"odd"), FORGED_FILTER))
     return peers.Wanted(
-        random.randrange(6), random.choice(PATTERNS), exact, random.choice(SELECTORS)
+        random.randrange(6), random.choice(PATTERNS), exact, random.choice(SELECTORS), *own
     )
 
 

@@ -15,9 +15,11 @@ from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.model.message import Message, encode_envelope
 from regraft.model.rules import Route, encode_routes
+from regraft.model.userfilter import FilterTable
 from regraft.node.effect import Close, Write
 from regraft.node.event import Closed, Event, Now, Opened, Received, Tick, Unsent
 from regraft.node.node import Node
+from regraft.simulate.filter_story import FailingBand
 from regraft.wire import native, offers, peers, questions
 
 INNOCENT, WITNESS = 1, 2  # one publishes, the other receives
@@ -31,6 +33,12 @@ SENTENCES = [
     native.encode(native.Subscribe(1, "a")),
     native.encode(native.Subscribe(2, "+/b/#", "", True)),
     native.encode(native.Subscribe(3, "#", "x = 1")),
+    native.encode(native.Subscribe(9, "a/#", "k = 1", filter="band", filter_data=b"\1\5")),
+    native.encode(native.Subscribe(10, "a", filter="band", filter_data=b"nonsense")),
+    native.encode(native.Subscribe(11, "#", filter="unknown", filter_data=bytes(2000))),
+    native.encode(native.Subscribe(12, "#", filter_data=b"nameless")),
+    native.encode(native.Subscribe(13, "#", filter="\0" * 300)),
+    native.encode(native.Unsubscribe(9)),
     native.encode(native.Unsubscribe(1)),
     native.encode(native.Credit(3, 500)),
     native.encode(native.Credit(2**64 - 1, 2**64 - 1)),
@@ -104,6 +112,7 @@ class Arena:
         identity = Identity(bytes(16), "fuzzed", 1)
         self.node = Node(identity, LIMITS, 10_000, random.Random(1))
         self.node.load_rules(RULES, "rules")
+        self.node.filters.learn(FilterTable({"band": FailingBand}))
         self.ns = 0
         self.last = WITNESS
         self.written = bytearray()  # to the witness

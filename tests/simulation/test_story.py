@@ -67,7 +67,7 @@ def drop_uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ignore_a_subscription(original: Callable[..., Any]) -> Callable[..., Any]:
-    def subscribe(self: Router, key: int, id: int, *what: Any) -> None:
+    def subscribe(self: Router, key: int, id: int, *what: Any, own: Any) -> None:
         if self.held(key):
             what = (*what[:-1], Plan("FALSE", []))
         original(self, key, id, *what)

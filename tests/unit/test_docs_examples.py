@@ -293,9 +293,21 @@ def write_files(page: str, folder: Path) -> None:
         ("workers.py", "odd-3 9\neven-4 16\neven questions: 1\n"),
     ],
 )
-def test_the_examples_folder(node: str, name: str, printed: str) -> None:
+def test_small_examples(node: str, name: str, printed: str) -> None:
+    assert (ROOT / "examples" / name).read_text().count("\n") < 40
+    run_example(node, name, printed)
+
+
+def test_alerts(node: str) -> None:
+    storm, rain = "STORM closes harbour, ships wait", "Get home, IT'S RAINING cats and dogs"
+    printed = "anna: Python and Spark: a love story | A spark of hope for start-ups\n"
+    printed += f"ben: Shipping is cheaper than ever | {storm}\n"
+    printed += f"cleo: {storm} | {rain}\neditor: {storm} | {rain}\n"
+    run_example(node, "alerts.py", printed)
+
+
+def run_example(node: str, name: str, printed: str) -> None:
     path = ROOT / "examples" / name
-    assert path.read_text().count("\n") < 40
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         env=plain_environment() | {"REGRAFT_URL": node},

@@ -86,8 +86,8 @@ class Asking(Upkeep):
     ) -> bytes:
         """A message that is not published as others are."""
         check_topic(topic)
-        encoded, content_type = encode_body(body)
-        values: dict[str, Any] = {"content_type": content_type} if content_type else {}
+        encoded, kind = encode_body(body)
+        values: dict[str, Any] = {**kind}
         values |= {"sender": self.client_id, "id": random.getrandbits(63) or 1}
         for name, value in headers.items():
             if name not in HEADERS:

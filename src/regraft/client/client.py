@@ -17,6 +17,7 @@ from typing import Any, Unpack
 from regraft.client.administration import DEAD_LETTERS, Administration
 from regraft.client.current import CURRENT
 from regraft.client.durable import Durable, Replay
+from regraft.client.filtered import Filtered
 from regraft.client.offers import Offering
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers, special_headers
@@ -29,6 +30,7 @@ from regraft.kernels.inbox import ReceivedMessage
 from regraft.kernels.outbox import Outbox
 from regraft.model.message import Value
 from regraft.model.topics import check_pattern, check_topic
+from regraft.model.userfilter import MessageFilter, encoded
 from regraft.wire import native, peers
 
 FLUSH_BYTES = 65_536  # what is gathered before it is written without waiting for the loop
@@ -37,7 +39,7 @@ TOPICS_CACHED = 4096
 CLOSE_S = 5.0  # for the last confirmations, when it is closed
 INSPECTED = (
     *("node", "connections", "subscriptions", "index", "journal", "custody", "topology"),
-    "services",
+    *("services", "filters"),
 )
 
 Callback = Callable[[ReceivedMessage], Awaitable[None] | None]
@@ -165,7 +167,7 @@ class Client(Transacting, Offering, Administration):
         message_id: int | None = None,
         **headers: Any,
     ) -> int:
-        """Publish one message: bytes, text, or anything JSON can hold.
+        """Publish one message: bytes, text, anything JSON can hold, or what you have registered.
 
         Returns once it is on its way; with `confirm`, once the node has dealt with it, or raises
         what the node says against it. A `persistent` message is confirmed once it is safe on disk,
@@ -199,9 +201,8 @@ class Client(Transacting, Offering, Administration):
         ):
             outbox = (await self._wait_for_room(timeout)).outbox
         if type(body) is not bytes:
-            body, content_type = encode_body(body)
-            if content_type:
-                headers.setdefault("content_type", content_type)
+            body, kind = encode_body(body)
+            headers = {**kind, **headers}
         options = self.options
         outbox.persistent = persistent
         ordinal = outbox.put(
@@ -281,10 +282,9 @@ class Client(Transacting, Offering, Administration):
                         encoded, chunk, at, attributes, now_us, ids, rest, FLUSH_BYTES
                     )
                 else:
-                    body, content_type = encode_body(body)
-                    own = rest
-                    if content_type and "content_type" not in headers:
-                        own += encode_headers({"content_type": content_type})
+                    body, kind = encode_body(body)
+                    more = {name: one for name, one in kind.items() if name not in headers}
+                    own = rest + encode_headers(more) if more else rest
                     link.outbox.put(encoded, body, attributes, now_us, ids, own)
                     at += 1
                 self._flush_soon(link.outbox)
@@ -378,7 +378,8 @@ class Client(Transacting, Offering, Administration):
         """What the node holds.
 
         One of "node", "connections", "subscriptions", "index", "journal", "custody": what other
-        nodes have to keep, and "topology": its place among them.
+        nodes have to keep, "filters": those of applications that it knows, and "topology": its
+        place among other nodes.
         """
         if what not in INSPECTED:
             raise LocalError("bad-message", f"{what!r}: inspect one of {', '.join(INSPECTED)}")
@@ -408,6 +409,7 @@ class Client(Transacting, Offering, Administration):
         exact: bool = False,
         group: str = "",
         replies: bool = False,
+        filter: MessageFilter | None = None,
         callback: Callback | None = None,
         timeout: float | None = 10.0,
     ) -> Subscription:
@@ -418,13 +420,19 @@ class Client(Transacting, Offering, Administration):
         same with the same `group` share it: each message goes to the one with the least to do.
         With `replies`, who asks (`ask()`) waits for what this subscriber says to it: each question
         is to be answered by `message.reply()` or `message.no_reply()`; a callback that returns has
-        answered.
+        answered. A `filter` is an object of a class of your own (`regraft.filter`): of what topic
+        and selector allow, it takes the messages that it matches.
         """
         pattern = f"$share/{group}/{pattern}" if group else pattern
-        wanted = self._wanted_of(pattern, where, exact, replies=replies)
+        name, data = ("", b"") if filter is None else encoded(filter)
+        own = {"filter": name, "filter_data": data}
+        wanted = self._wanted_of(pattern, where, exact, replies=replies, **own)
         if wanted.pattern.startswith("$share/"):
             send = self._send
             subscription: Subscription = Shared(wanted, self._taken, self._unsubscribe, send)
+        elif filter is not None:
+            subscription = filtered = Filtered(wanted, self._taken, self._unsubscribe)
+            filtered.filter = filter
         else:
             subscription = Subscription(wanted, self._taken, self._unsubscribe)
         await self._subscribe(subscription, callback, timeout)

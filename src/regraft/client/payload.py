@@ -12,12 +12,12 @@ import msgspec
 
 from regraft.errors import LocalError
 from regraft.model.message import SCALAR_FIELDS, Timestamp
+from regraft.model.messagetype import JSON, encode_value
 from regraft.model.selector import Selector
 from regraft.model.topics import check_topic
 from regraft.model.varint import Malformed
 
 TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
 
 # What `publish` takes as a keyword; the others have parameters of their own.
 _OWN = {"id", "body", "topic", "timestamp_us"}
@@ -64,16 +64,19 @@ def milliseconds(name: str, seconds: float) -> int:
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
-def encode_body(body: Any) -> tuple[bytes, str]:
-    """A body as bytes, and its content type where the value itself tells."""
+def encode_body(body: Any) -> tuple[bytes, dict[str, str]]:
+    """A body as bytes, and the headers that the value itself tells: its type, its content type."""
     if isinstance(body, bytes):
-        return body, ""
+        return body, {}
     if isinstance(body, str):
-        return body.encode(), TEXT
+        return body.encode(), {"content_type": TEXT}
     if isinstance(body, bytearray | memoryview):
-        return bytes(body), ""
+        return bytes(body), {}
+    found = encode_value(body)
+    if found is not None:
+        return found
     try:
-        return msgspec.json.encode(body), JSON
+        return msgspec.json.encode(body), {"content_type": JSON}
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LocalError(
             "bad-message",

@@ -207,9 +207,8 @@ class Transaction:
         if self._client._promises:
             self._client._check_promise(topic, body, attributes, headers)
         if type(body) is not bytes:
-            body, content_type = encode_body(body)
-            if content_type:
-                headers.setdefault("content_type", content_type)
+            body, kind = encode_body(body)
+            headers = {**kind, **headers}
         encoded = self._topics.get(topic)
         if encoded is None:
             check_topic(topic)

@@ -16,7 +16,16 @@ from regraft.commands.common import run, spelled, table, url_option
 @click.argument(
     "what",
     type=click.Choice(
-        ["node", "connections", "subscriptions", "index", "journal", "custody", "topology"]
+        [
+            "node",
+            "connections",
+            "subscriptions",
+            "index",
+            "journal",
+            "custody",
+            "filters",
+            "topology",
+        ]
     ),
     default="node",
 )
@@ -31,7 +40,8 @@ from regraft.commands.common import run, spelled, table, url_option
 @url_option
 def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
     """Show what a running node holds: its counters, connections, subscriptions, match index,
-    journal, what other nodes still have to keep, or the tree of nodes that it is part of.
+    journal, what other nodes still have to keep, the filters of applications that it knows, or
+    the tree of nodes that it is part of.
 
     \b
     What has it done so far?
@@ -45,6 +55,8 @@ def inspect(what: str, rows: int, as_json: bool, url: str | None) -> None:
     What is kept for whom, and who does not read? What do other nodes have to keep?
         regraft inspect journal
         regraft inspect custody
+    Which filters of applications does it know, and do they work?
+        regraft inspect filters
     Which nodes are there, and who is below whom?
         regraft inspect topology
     """

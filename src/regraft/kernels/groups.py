@@ -15,9 +15,10 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    from regraft.kernels.outlet import Outlet
+    from regraft.kernels.frame import cut
+    from regraft.kernels.outlet import Outlet, Route
 
-NOBODY, FULL = -1, -2  # instead of a member
+NOBODY, FULL, CLOSED = -1, -2, -3  # instead of a member
 
 
 class Group:
@@ -25,6 +26,9 @@ class Group:
 
     Of a group that is not `any` all members take a message by subscriptions of their own: here it
     only matters whether there are some.
+
+    A group with a `screen` is no group of several: its one member takes what a filter of somebody's
+    own says, which is asked about each message.
     """
 
     def __init__(self, key: Any, any: bool = True, shared: bool = False) -> None:
@@ -39,6 +43,7 @@ class Group:
         self.turn = 0  # who comes first among equals
         self.picked = 0
         self.unplaced = 0
+        self.screen: Any = None  # asked with an envelope: whether the member takes it
 
     def add(self, outlet: Outlet, ids: bytes) -> None:
         """One more member."""
@@ -80,3 +85,31 @@ class Group:
             chosen: Outlet = self.outlets[best]
             chosen.in_flight += 1
         return best
+
+
+class Screening:
+    """Asks screens about one message after the other."""
+
+    def __init__(self) -> None:
+        self.envelope: Any = None  # the message, one object for all who are asked about it
+
+    def ask(
+        self, group: Group, source: Any, route: Route, members: list[Any], p: Any, at: int, end: int
+    ) -> int:
+        """The place of a group's member if the screen lets the message p[at:end] pass, or CLOSED.
+
+        A neighbour that gets it anyway, or from which it comes, is not asked about.
+        """
+        outlet: Outlet = group.outlets[0]
+        if outlet.gone or outlet is source:
+            return -3
+        if outlet.link:
+            for k in range(len(route.outlets)):
+                if route.outlets[k] is outlet:
+                    return -3
+            for k in range(len(members)):
+                if members[k][0] is outlet:
+                    return -3
+        if self.envelope is None:
+            self.envelope = cut(p, at, end)
+        return 0 if group.screen(self.envelope) else -3

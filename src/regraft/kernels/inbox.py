@@ -15,6 +15,7 @@ import msgspec
 from regraft.errors import LocalError, PeerError
 from regraft.kernels.envelope import FAULTS
 from regraft.model.message import Message, Value, decode_envelope
+from regraft.model.messagetype import decode_value
 
 try:
     import cython
@@ -264,6 +265,10 @@ class ReceivedMessage:
         except msgspec.DecodeError as error:
             text = f"the body of a message to {self.topic!r} is not the JSON expected: {error}"
             raise PeerError("malformed-envelope", text) from None
+
+    def value(self) -> Any:
+        """The body as an object of the class that its type is registered for: `message_type`."""
+        return decode_value(self.message.type_name, self.content)
 
     def __repr__(self) -> str:
         return f"<message to {self.topic!r}, {self.body_end - self.body_at} bytes>"

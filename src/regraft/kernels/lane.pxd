@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
 from regraft.kernels.envelope cimport Scan
-from regraft.kernels.groups cimport Group
+from regraft.kernels.groups cimport Group, Screening
 from regraft.kernels.keeper cimport Keeper
 from regraft.kernels.outlet cimport STREAM_BYTES, Outlet, Route, is_topic
 from regraft.kernels.takers cimport Choice
@@ -94,6 +94,7 @@ cdef class Lane:
     cdef readonly long long untaken
     cdef readonly long long repeated
     cdef readonly list unplaced
+    cdef Screening screening
 
     @cython.locals(n=Py_ssize_t, p=bytes_p, head=uint64_t, end=Py_ssize_t, fault=cython.int, kind=cython.int, flags=cython.int)
     cpdef Py_ssize_t run(self, Source source, object view, Py_ssize_t pos, int64_t now_us) except -1
@@ -110,9 +111,10 @@ cdef class Lane:
     @cython.locals(scan=Scan, size=Py_ssize_t, key=bytes, member=Outlet, route=Route, type=uint64_t)
     cdef Route addressed(self, Source source, bytes_p p)
     @cython.locals(k=Py_ssize_t, groups=list, group=Group, place=Py_ssize_t, member=tuple, members=list, picked=Route)
-    cdef Route pick(self, Source source, Route route, bytes_p p, Py_ssize_t pos, Py_ssize_t end)
+    cdef Route pick(self, Source source, Route route, bytes_p p, Py_ssize_t pos, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(scan=Scan)
     cdef bint constrained(self, Source source, Route route, object view, bytes_p p, Py_ssize_t pos, Py_ssize_t end, int64_t now_us, int64_t ordinal) except -1
+    cdef void alone(self, Source source, Route route, Py_ssize_t pos, Py_ssize_t end, int64_t ordinal) except *
     @cython.locals(choice=Choice, link=Outlet)
     cdef Route decided(self, Source source, Route route, bytes_p p, Py_ssize_t pos, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(n=Py_ssize_t, p=bytes_p, scan=Scan, fault=cython.int, topic=bytes, route=Route, unplaced=Py_ssize_t, constrained=bint)

@@ -42,7 +42,7 @@ if not cython.compiled:
         u32,
         writable,
     )
-    from regraft.kernels.groups import Group
+    from regraft.kernels.groups import Group, Screening
     from regraft.kernels.keeper import Keeper
     from regraft.kernels.outlet import STREAM_BYTES, Outlet, Route, is_topic
     from regraft.kernels.takers import Choice
@@ -148,7 +148,7 @@ class Lane:
         self.only: Outlet | None = None  # nobody else gets anything
         self.later: Route | None = None  # to where messages wait for their time,
         self.postpone: Callable[[], Route] | None = None  # asked when it is needed first
-        # Asked which takers a message is for that says so: a route, or the number of an error.
+        # Asked who a message is for that says so: a route, or an error's number.
         self.constrain: Callable[[bytes, Route], Any] | None = None
         self.mark = b"\x09" + mark.to_bytes(8, "little")  # what the streams of this node begin with
         self.trusting = False  # a planted bug: streams are taken as they come
@@ -183,8 +183,8 @@ class Lane:
         self.refused = 0
         self.untaken = 0
         self.repeated = 0  # by other nodes: it was here before, or something newer was
-        # What nobody took who should have: source, group or None, why, frame
-        self.unplaced: list[tuple[int, Any, int, bytes]] = []
+        self.unplaced: list[tuple[int, Any, int, bytes]] = []  # source, group, why, frame
+        self.screening = Screening()
 
     def run(self, source: Source, view: Any, pos: int, now_us: int) -> int:
         """Route the messages that stand at `pos`; the position where it stopped."""
@@ -339,8 +339,8 @@ class Lane:
             choice: Choice = route.choice
             link = source.outlet
             route = choice.decide(scan, p, pos + HEADER, end, 0 if link is None else link.bit)
-        if route.groups is not None and self.only is None:
-            route = self.pick(source, route, p, pos, end)
+        if route.groups is not None:
+            route = self.pick(source, route, p, pos, pos + HEADER, end)
         elif (route.reports or scan.seen >> 21 & 1) and self.only is None:
             self.see_takers(source, route, p, pos, end)
         if (
@@ -383,25 +383,27 @@ class Lane:
         route = source.routes.get(key)
         return self.look_up(source, key) if route is None else route
 
-    def pick(self, source: Source, route: Route, p: Any, pos: int, end: int) -> Route:
-        """The route to all takers, and to one member of each group."""
+    def pick(self, source: Source, route: Route, p: Any, pos: int, start: int, end: int) -> Route:
+        """The route to all takers, to one member of each group, and by screens that let it pass."""
         key: Any = None
         members: list[Any] = []
         groups: list[Any] = route.groups or []
+        self.screening.envelope = None
         for k in range(len(groups)):
             group: Group = groups[k]
-            place = 0
-            if source.outlet is not None and not group.shared:
+            if group.screen is not None:
+                place = self.screening.ask(group, source.outlet, route, members, p, start, end)
+            elif self.only is not None or (source.outlet is not None and not group.shared):
                 continue  # the node where it was published has chosen
-            if group.any:
+            elif group.any:
                 place = group.pick()
-                if place >= 0:
-                    member = group.members[place]
-                    key = member if key is None else (key, member)
-                    members.append(member)
-            elif len(group.outlets) == 0:
-                place = -1
-            if place < 0:
+            else:
+                place = 0 if len(group.outlets) else -1
+            if place >= 0 and group.any:
+                member = group.members[place]
+                key = member if key is None else (key, member)
+                members.append(member)
+            elif place == -1 or place == -2:
                 group.unplaced += 1
                 why = NO_MEMBER if place == -1 else MEMBERS_FULL
                 self.unplaced.append((source.key, group, why, cut(p, pos, end)))
@@ -438,15 +440,21 @@ class Lane:
             self.refuse(source, found)
             return True
         self.emit(source, view, p, now_us)
-        self.run_route = found
+        self.alone(source, found, pos, end, ordinal)
+        self.run_expiration = scan.expiration
+        self.emit(source, view, p, now_us)
+        return True
+
+    def alone(self, source: Source, route: Route, pos: int, end: int, ordinal: int) -> None:
+        """The message just scanned is a run of its own."""
+        self.run_route = route
         self.run_start = pos
         self.run_end = end
         self.run_count = 1
         self.run_ordinal = source.messages
         self.run_first = ordinal
-        self.run_expiration = scan.expiration
-        self.emit(source, view, p, now_us)
-        return True
+        self.run_priority = self.scan.priority
+        self.run_expiration = 0
 
     def decided(
         self, source: Source, route: Route, p: Any, pos: int, start: int, end: int
@@ -456,8 +464,8 @@ class Lane:
             choice: Choice = route.choice
             link = source.outlet
             route = choice.decide(self.scan, p, start, end, 0 if link is None else link.bit)
-        if route.groups is not None and self.only is None:
-            route = self.pick(source, route, p, pos, end)
+        if route.groups is not None:
+            route = self.pick(source, route, p, pos, start, end)
         return route
 
     def find_route(self, source: Source, view: Any) -> tuple[int, bytes, Route | None]:
@@ -522,14 +530,7 @@ class Lane:
         route = self.persistent(source, later, view, p, now_us)
         if route is None:
             return
-        self.run_route = route
-        self.run_start = pos
-        self.run_end = end
-        self.run_count = 1
-        self.run_ordinal = source.messages
-        self.run_first = source.messages
-        self.run_priority = scan.priority
-        self.run_expiration = 0
+        self.alone(source, route, pos, end, source.messages)
         id = u64(p, scan.field_end[1] - 8) if scan.seen >> 1 & 1 else 0
         due = scan.deliver_at
         topic = cut(p, scan.topic_at, scan.topic_end)

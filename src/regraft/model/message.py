@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 from regraft.errors import LocalError, PeerError
 from regraft.limits import ATTRIBUTES_MAX, NAME_BYTES_MAX, TOPIC_BYTES_MAX, Limits
 from regraft.model import varint
+from regraft.model.messagetype import decode_value
 from regraft.model.varint import LEN, Malformed, Raw, Scalar, read_fields
 
 PRIORITY_DEFAULT = 4
@@ -114,6 +115,10 @@ class Message:
         if self.compression == Compression.NONE:
             return self.body
         return _inflate(self.body, inflated_bytes_max)
+
+    def value(self) -> Any:
+        """The body as an object of the class that its type is registered for: `message_type`."""
+        return decode_value(self.type_name, self.content())
 
     def with_gzip(self) -> Message:
         """The same message with its body compressed."""

@@ -10,7 +10,9 @@ from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.plan import Plan, plan_of
 from regraft.limits import CLIENT_ID_BYTES_MAX, Limits
 from regraft.model.identity import Identity
+from regraft.model.rules import GROUP_TOPIC, SHARE_TOPIC
 from regraft.model.topics import check_pattern
+from regraft.model.userfilter import UserFilters
 from regraft.node import administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, Connection, State
 from regraft.node.contexts import Contexts
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 FEATURES = (
     *("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts"),
-    "offers",
+    *("filters", "offers"),
 )
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
 TRANSACTIONS = "transactions"
@@ -65,6 +67,7 @@ class Control:
         groups: Groups,
         replying: Replying,
         contexts: Contexts,
+        filters: UserFilters,
         offers: Offers,
     ) -> None:
         self._identity = identity
@@ -80,6 +83,7 @@ class Control:
         self._replying = replying
         self._contexts = contexts
         self._offers = offers
+        self._filters = filters
         self.clients: dict[str, Connection] = {}
         self.storage: Storage | None = None
         self.administration: administration.Administration | None = None
@@ -219,6 +223,8 @@ class Control:
         try:
             self._check_subscription(c, message)
             self._groups.check(c, message.pattern)
+            if message.filter or message.filter_data:
+                self._check_filter(message)
             plan = self._plan(message.selector)
             if message.durable or message.from_sequence or message.from_time:
                 if message.replies:
@@ -237,7 +243,23 @@ class Control:
             self._replying.replies(c.key, message.id)
         if self._groups.join(c, message, plan):
             return
-        self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan)
+        own = self._filters.of(message.filter, message.filter_data)
+        self._router.subscribe(c.key, message.id, message.pattern, message.exact, plan, own=own)
+
+    def _check_filter(self, message: native.Subscribe) -> None:
+        self._filters.check(message.filter, message.filter_data)
+        for wrong, what in (
+            (message.durable, "a mailbox, whose node may not know it"),
+            (message.from_sequence or message.from_time, "a replay"),
+            (message.replies, "who replies: nobody could tell whose reply to wait for"),
+            (
+                message.pattern.startswith((SHARE_TOPIC, GROUP_TOPIC)),
+                "those who share a subscription",
+            ),
+        ):
+            if wrong:
+                text = f"a filter of your own is not for {what}; filter in the program"
+                raise LocalError("not-supported", text)
 
     def _subscribe_to_journal(
         self, c: Connection, message: native.Subscribe, plan: Plan | None, now: Now

@@ -195,7 +195,7 @@ class Custody:
         slot = one.mailbox.slot
         self._router.keep_known(slot)
         for durable in change.add:
-            pattern, exact, selector = durable.filter
+            pattern, exact, selector, *_ = durable.filter
             self._router.keep_more(slot, durable.number, pattern, exact, self._plan(selector))
         for number in change.remove:
             self._router.keep_less(slot, number)
@@ -220,7 +220,7 @@ class Custody:
         about = (home.journal.hex(), home.node.hex(), home.name, home.version, home.gone)
         most = journal.recorder.segment_bytes // 8
         remove = change.remove
-        left = [Interest(one.number, one.name, *one.filter, home.version) for one in change.add]
+        left = [Interest(one.number, one.name, *one.filter[:3], home.version) for one in change.add]
         while True:
             group: list[Interest] = []
             room = most
@@ -380,6 +380,6 @@ def _update(message: peers.Home) -> Update:
 
 
 def _home(update: Update) -> peers.Home:
-    add = tuple(peers.Durable(one.number, one.name, *one.filter) for one in update.add)
+    add = tuple(peers.Durable(one.number, one.name, *one.filter[:3]) for one in update.add)
     head = (update.journal, update.node, update.name, update.version, update.since)
     return peers.Home(*head, add, update.remove, *update[7:])

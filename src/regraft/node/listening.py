@@ -15,10 +15,12 @@ from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.plan import Plan, plan_of
 from regraft.limits import Limits
 from regraft.model.topics import check_pattern
+from regraft.model.userfilter import UserFilters
 from regraft.node.connection import OPEN, Connection
 from regraft.node.effect import Effect, Note
 from regraft.node.event import Now
 from regraft.node.router import Router
+from regraft.node.spoken import filter_of
 from regraft.routing.filters import Filter
 from regraft.routing.forwarding import Forwarding
 from regraft.wire import offers, peers
@@ -45,6 +47,7 @@ class Listening:
         links: dict[int, Connection],
         router: Router,
         forwarding: Forwarding,
+        filters: UserFilters,
         effects: list[Effect],
         fail: Callable[[Connection, RegraftError, Now], None],
         complete: Callable[[Connection, Now], None],
@@ -54,6 +57,7 @@ class Listening:
         self._links = links
         self._router = router
         self._forwarding = forwarding
+        self._filters = filters
         self._effects = effects
         self._fail = fail
         self._complete = complete  # told when a link has heard everything
@@ -131,19 +135,20 @@ class Listening:
                 check_pattern(one.pattern)
             except LocalError as error:
                 raise PeerError("protocol-violation", f"a neighbour wants {error.text}") from None
-            plan = self._plan(one.selector)
-            self._router.subscribe(c.key, one.number, one.pattern, one.exact, plan)
+            self.enter(c.key, [(one.number, filter_of(one))])
         for number in message.remove:
             if number not in self._router.held(c.key):
                 raise PeerError("protocol-violation", f"number {number} is not in use on this link")
             self._router.unsubscribe(c.key, number)
-        adds = [(one.number, Filter(one.pattern, one.exact, one.selector)) for one in message.add]
+        adds = [(one.number, filter_of(one)) for one in message.add]
         self._forwarding.received(c.key, adds, list(message.remove))
 
     def enter(self, key: int, given: Iterable[tuple[int, Filter]]) -> None:
-        """A neighbour wants these, though it did not say so."""
-        for number, (pattern, exact, selector) in given:
-            self._router.subscribe(key, number, pattern, exact, self._plan(selector))
+        """A neighbour wants these, though perhaps it did not say so."""
+        for number, (pattern, exact, selector, name, data) in given:
+            own = self._filters.of(name, data) if name else None
+            plan = self._plan(selector)
+            self._router.subscribe(key, number, pattern, exact, plan, own=own)
 
     def remove(self, key: int, numbers: Iterable[int]) -> None:
         """A neighbour does not want these any more; it did."""

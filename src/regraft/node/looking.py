@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from regraft.model.identity import Identity
+from regraft.model.userfilter import UserFilters
 from regraft.node.connection import Connection
 from regraft.node.contexts import Contexts
 from regraft.node.control import Control
@@ -28,6 +29,7 @@ class Looking:
         groups: Groups,
         replying: Replying,
         contexts: Contexts,
+        filters: UserFilters,
         control: Control,
         offers: Offers,
     ) -> None:
@@ -39,6 +41,7 @@ class Looking:
         self._groups = groups
         self._replying = replying
         self._contexts = contexts
+        self._filters = filters
         self._control = control
         self.opened = 0  # connections
         self.failures: dict[str, int] = {}  # of connections, by the name of the error
@@ -53,6 +56,9 @@ class Looking:
         elif what == "subscriptions":
             total = self._router.size
             rows = list(islice(self._router.rows(), rows_max))
+        elif what == "filters":
+            rows = list(self._filters.rows())
+            total, rows = len(rows), rows[:rows_max]
         elif what == "index":
             return self._router.describe_index(rows_max)
         elif what == "topology":

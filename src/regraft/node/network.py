@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from regraft.errors import PeerError, RegraftError, WorldError
 from regraft.limits import Limits
 from regraft.model.identity import Identity
+from regraft.model.userfilter import UserFilters
 from regraft.node.connection import CLOSING, HELLO, OPEN, PEERED, Connection
 from regraft.node.custody import Custody
 from regraft.node.deadlines import Deadlines
@@ -110,6 +111,7 @@ class Network:
         stop: Callable[[str, Now], None],
         fail: Callable[[Connection, RegraftError, Now], None],
         replying: Replying,
+        filters: UserFilters,
     ) -> None:
         self._stop = stop
         self._replying = replying
@@ -122,9 +124,7 @@ class Network:
         self._limits = limits
         self._router = router
         self._outflow = outflow
-        self._connections = connections
-        self._effects = effects
-        self._deadlines = deadlines
+        self._connections, self._effects, self._deadlines = connections, effects, deadlines
         self.address = joining.address
         me, started = identity.node_id, identity.incarnation
         router.lane.mark = b"\x09" + blake2b(me, digest_size=8, key=b"%d" % started).digest()
@@ -132,6 +132,8 @@ class Network:
         self.overlay = LSTree(me, started, self.address, joining.overlay, random, joining.bugs)
         protocol = PROTOCOLS[joining.reconfiguration](joining.deferral_ms)
         self.forwarding = Forwarding(protocol, joining.covering, bugs=joining.bugs)
+        self.forwarding.user_filter = filters.of
+        filters.bugs = joining.bugs
         self.links: dict[int, Connection] = {}
         self.custody: Custody | None = None
         self._gone = gone
@@ -140,8 +142,7 @@ class Network:
             *(me, self.links, router.lane, outflow, effects, deadlines),
             *(joining.overlay.leave_ms, self._ghost_gone),
         )
-        self._tickets: dict[int, str] = {}
-        self._last_ticket = 0
+        self._tickets, self._last_ticket = dict[int, str](), 0
         self._dialled: dict[int, str] = {}  # connections that are not introduced yet
         self._own: set[str] = {joining.address}  # addresses that lead to this node
         self._wake_ns = 0
@@ -149,7 +150,7 @@ class Network:
         self._forwarding_ns: int | None = None
         self._watching = False
         listening = self._listening = Listening(
-            *(limits, self.links, router, self.forwarding, effects, fail),
+            *(limits, self.links, router, self.forwarding, filters, effects, fail),
             *(self._complete, self._in_place),
         )
         enter, remove = listening.enter, listening.remove
@@ -567,9 +568,9 @@ class Network:
             self._router.watch(self._wanted)
             self.forwarding.feeding = True
 
-    def _wanted(self, more: bool, pattern: str, exact: bool, selector: str) -> None:
+    def _wanted(self, more: bool, *wanted: Any) -> None:
         change = self.forwarding.hold if more else self.forwarding.release
-        change(LOCAL, Filter(pattern, exact, selector))
+        change(LOCAL, Filter(*wanted))
         self._stirred = True
 
     def _removed(self, action: actions.Removed, now: Now) -> None:

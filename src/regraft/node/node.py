@@ -13,6 +13,7 @@ from regraft.kernels.lane import Source
 from regraft.kernels.outlet import Outlet
 from regraft.limits import CHUNK_BYTES, Limits
 from regraft.model.identity import Identity
+from regraft.model.userfilter import UserFilters
 from regraft.node.administration import Administration
 from regraft.node.connection import CLOSING, HELLO, LEAVING, OPEN, PEERED, PREFACE, Connection
 from regraft.node.consigning import REFUSE
@@ -116,6 +117,7 @@ class Node:
         self._groups = Groups(self._router, self._outflow, self._connections, limits)
         self._contexts = Contexts(limits)
         self._router.lane.constrain = self._contexts.narrow
+        self.filters = UserFilters(limits, lambda text: self._effects.append(Note("warning", text)))
         self._replying = Replying(
             *(self._router, self._outflow, self._connections, self._deadlines, limits, random)
         )
@@ -136,11 +138,12 @@ class Node:
             self._groups,
             self._replying,
             self._contexts,
+            self.filters,
             self._offers,
         )
         self._looking = Looking(
             *(identity, self._connections, self._router, self._outflow, self._groups),
-            *(self._replying, self._contexts, self._control, self._offers),
+            *(self._replying, self._contexts, self.filters, self._control, self._offers),
         )
 
     def load_rules(self, text: str, name: str) -> None:
@@ -220,6 +223,7 @@ class Node:
             lambda reason, now: self._on_stop(Stop(reason), now),
             self._fail,
             self._replying,
+            self.filters,
         )
         self._network.offer(self._offers, joining)
         self._network.moving.when_safe = self._network.departure.when_safe = self._when_safe

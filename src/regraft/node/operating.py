@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from regraft.errors import LocalError
@@ -13,6 +13,7 @@ from regraft.node.event import Now
 from regraft.node.moving import Moving
 from regraft.node.router import Router
 from regraft.overlay.lstree import LSTree
+from regraft.routing.filters import Filter
 from regraft.routing.forwarding import Forwarding
 
 WAY_MAX = 256  # nodes that a move may pass
@@ -124,9 +125,14 @@ class Operating:
         links = {}
         for key, (received, sent) in self._forwarding.rows().items():
             if key in self._links:
-                row = {"received": sorted(received.values()), "sent": sorted(sent.values())}
+                row = {"received": _rows(received.values()), "sent": _rows(sent.values())}
                 links[self._links[key].node.hex()] = row
         return {"local": sorted(set(self._router.wanted())), "links": links}
+
+
+def _rows(filters: Iterable[Filter]) -> list[tuple[Any, ...]]:
+    """Filters in order, with what most of them do not have left out."""
+    return sorted(tuple(one) if one.name else one[:3] for one in filters)
 
 
 def _plain(found: dict[str, Any]) -> dict[str, Any]:

@@ -14,18 +14,22 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from regraft.errors import CODES, LocalError
+from regraft.kernels.groups import Group
 from regraft.kernels.lane import OVERRIDE, Lane, Source
 from regraft.kernels.matching import Index
 from regraft.kernels.outlet import Outlet, Route
 from regraft.kernels.plan import Plan
-from regraft.kernels.takers import PASSING, Choice, Takers
+from regraft.kernels.takers import NO_IDS, PASSING, Choice, Takers
 from regraft.limits import Limits
 from regraft.model.rules import MEMBER_TOPIC, TYPE_TOPIC
 from regraft.model.topic_cover import pattern_overlaps
 from regraft.model.topics import check_topic, matches
+from regraft.model.userfilter import UserFilter
+from regraft.model.varint import write_varint
 
 Authorize = Callable[[str, str, str], bool]  # (principal, action, topic) -> yes or no
-Watch = Callable[[bool, str, bool, str], None]  # (more or less, pattern, exact, selector)
+# (more or less, pattern, exact, selector), and name and encoding of a filter of somebody's own
+Watch = Callable[..., None]
 _NONE: dict[int, int] = {}
 NODE = "$node"  # the principal of what the node itself publishes
 PEERS = (NODE, "node")  # and of other nodes
@@ -59,6 +63,10 @@ class Router:
         self._numbers: dict[int, int] = {}  # of the outlets, as takers know them
         self._principals: dict[int, str] = {}
         self._held: dict[int, dict[int, int]] = {}  # key -> id -> subscription, as takers know it
+        # Of subscriptions with a filter of somebody's own, as takers know them: what that is, and
+        # if it is known here, the outlet that asks it.
+        self._own: dict[int, UserFilter] = {}
+        self._screens: dict[int, int] = {}
         self._kept: dict[int, tuple[int, int]] = {}  # by slot: outlet, subscription
         self._told_kept: set[int] = set()  # those of them that neighbours are told of, by slot
         self._away: dict[int, tuple[int, dict[int, int]]] = {}  # by slot: outlet, subscriptions
@@ -173,14 +181,25 @@ class Router:
         exact: bool,
         plan: Plan | None,
         passing: bool = False,
+        own: UserFilter | None = None,
     ) -> None:
-        """Route what matches to it; with `passing` only what is not persistent."""
+        """Route what matches to it; with `passing` only what is not persistent.
+
+        A filter of its `own` is asked about each message, if it is known here.
+        """
         if self._left_over and self._takers.count >= self._limits.subscriptions:
             self.sweep(2)  # whatever comes and goes, there are no more than the limit allows
         filter = self.index.add(plan, pattern.encode(), exact)
         held = self._held.setdefault(key, {})
         id = subscription | PASSING if passing else subscription
-        held[subscription] = self._takers.add(filter, self._numbers[key], id)
+        outlet = self._numbers[key]
+        if own is not None and own.known:
+            outlet = self._takers.admit(_screen(self._outlets[key], subscription, own))
+        number = held[subscription] = self._takers.add(filter, outlet, id)
+        if own is not None:
+            self._own[number] = own
+            if own.known:
+                self._screens[number] = outlet
         if self.on_interest is not None:
             self.on_interest(filter, True, key in self._links)
         if self._linked:
@@ -190,7 +209,7 @@ class Router:
             if self.on_member is not None and pattern.startswith(MEMBER_TOPIC):
                 self.on_member(True, pattern)
         elif self._watch is not None:
-            self._watch(True, *self._describe(filter))
+            self._watch(True, *self._describe(number))
         self._changed(plan is None)
 
     def admit_group(self, outlet: Outlet) -> int:
@@ -217,7 +236,7 @@ class Router:
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         if told and self._watch is not None:
-            self._watch(True, *self._describe(filter))
+            self._watch(True, *self._describe(number))
         self._changed(plan is None)
         return number
 
@@ -253,14 +272,14 @@ class Router:
     def _tell_kept(self, slot: int) -> None:
         """Tell neighbours of a stream, or no more, as the topics are where everything is kept."""
         number = self._kept[slot][1]
-        pattern, exact, text = self._describe(self._takers.filter_of(number))
+        pattern, exact = self._describe(number)[:2]
         told = any(pattern_overlaps(one, pattern, all, exact) for one, all in self._persistent)
         if told != (slot in self._told_kept):
             (self._told_kept.add if told else self._told_kept.discard)(slot)
             if number in self._unwatched:
                 del self._unwatched[number]
             elif self._watch is not None:
-                self._watch(told, pattern, exact, text)
+                self._watch(told, *self._describe(number))
 
     def release(self, slot: int) -> None:
         """The stream is gone."""
@@ -316,7 +335,11 @@ class Router:
 
     def _let_go(self, number: int, link: bool) -> bool:
         """A subscription, as takers know it, is no more; whether it had nothing but a topic."""
+        described = self._describe(number)
         filter = self._takers.remove(number)
+        self._own.pop(number, None)
+        if number in self._screens:
+            self._takers.dismiss(self._screens.pop(number))
         if self.on_interest is not None:
             self.on_interest(filter, False, link)
         only_topic = self.index.text(filter) is None
@@ -327,7 +350,7 @@ class Router:
         if number in self._unwatched:
             del self._unwatched[number]
         elif self._watch is not None and not link:
-            self._watch(False, *self._describe(filter))
+            self._watch(False, *described)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         self.index.release(filter)
@@ -347,7 +370,8 @@ class Router:
 
     def describe(self, filter: int) -> tuple[str, bool, str]:
         """What is wanted under a number: a pattern, whether exactly that, a selector."""
-        return self._describe(filter)
+        pattern, exact = self.index.topic_of(filter)
+        return pattern.decode(), exact, self.index.text(filter) or ""
 
     def refuses(self, key: int, topic: str) -> bool:
         """Whether a client may not publish to a topic because it did not say that it will."""
@@ -355,9 +379,13 @@ class Router:
             return False
         return key in self._principals and not self.offered(key, topic)
 
-    def _describe(self, filter: int) -> tuple[str, bool, str]:
+    def _describe(self, number: int) -> tuple[Any, ...]:
+        """What a subscription, as takers know it, asks for: three things, or five."""
+        filter = self._takers.filter_of(number)
         pattern, exact = self.index.topic_of(filter)
-        return pattern.decode(), exact, self.index.text(filter) or ""
+        own = self._own.get(number)
+        rest = () if own is None else (own.name, own.data)
+        return pattern.decode(), exact, self.index.text(filter) or "", *rest
 
     def watch(self, watch: Watch) -> None:
         """Tell somebody what is wanted here from now on, and by and by what was before (`feed`)."""
@@ -377,24 +405,24 @@ class Router:
         assert self._watch is not None
         for number in list(islice(self._unwatched, most)):
             del self._unwatched[number]
-            self._watch(True, *self._describe(self._takers.filter_of(number)))
+            self._watch(True, *self._describe(number))
         return bool(self._unwatched)
 
-    def wanted(self) -> Iterator[tuple[str, bool, str]]:
+    def wanted(self) -> Iterator[tuple[Any, ...]]:
         """What is wanted here, as often as it is."""
         for key, held in self._held.items():
             if key not in self._links:
                 for number in held.values():
-                    yield self._describe(self._takers.filter_of(number))
+                    yield self._describe(number)
         for slot in self._told_kept:
-            yield self._describe(self._takers.filter_of(self._kept[slot][1]))
+            yield self._describe(self._kept[slot][1])
         for number, told in self._entered.items():
             if told:
-                yield self._describe(self._takers.filter_of(number))
+                yield self._describe(number)
         for one in self._leaving:  # neighbours hear of it when it is removed
             if not one.link:
                 for number in one.subscriptions:
-                    yield self._describe(self._takers.filter_of(number))
+                    yield self._describe(number)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All subscriptions, to look at."""
@@ -402,9 +430,9 @@ class Router:
             if key in self._links:
                 continue
             for id, number in held.items():
-                pattern, exact, text = self._describe(self._takers.filter_of(number))
+                pattern, exact, text, *own = self._describe(number)
                 row = {"connection": key, "id": id, "pattern": pattern, "exact": exact}
-                yield row | {"selector": text}
+                yield row | {"selector": text} | ({"filter": own[0]} if own else {})
 
     def describe_index(self, rows_max: int) -> dict[str, Any]:
         """The match index, to look at: its sizes, what an event costs, and what is hot."""
@@ -476,3 +504,15 @@ class Router:
             route = Route([], choice=choice) if search else choice.route()
             self._shared[key] = route
         return route
+
+
+def _screen(outlet: Outlet, subscription: int, own: UserFilter) -> Outlet:
+    """What stands for a subscription with a filter that is asked about each message."""
+    packed = write_varint(subscription)
+    ids = NO_IDS if outlet.link else b"\x12" + write_varint(len(packed)) + packed
+    group = Group(outlet.key, shared=True)
+    group.add(outlet, ids)
+    group.screen = own.passes
+    found = Outlet(outlet.key)
+    found.group = group
+    return found

@@ -75,12 +75,10 @@ def graft_message(frame: Any) -> words.Message:
     """What came, as `routing` reads it."""
     match frame:
         case peers.Activate():
-            doubtful = tuple(Filter(one.pattern, one.exact, one.selector) for one in frame.doubtful)
+            doubtful = tuple(map(filter_of, frame.doubtful))
             return words.Activate(frame.rid, doubtful, frame.route)
         case peers.Reroute():
-            given = tuple(
-                (one.number, Filter(one.pattern, one.exact, one.selector)) for one in frame.given
-            )
+            given = tuple((one.number, filter_of(one)) for one in frame.given)
             return words.Reroute(frame.rid, given, frame.remove, frame.head, frame.tail)
         case peers.Flush():
             return words.Flush(frame.rid, frame.route, frame.hops, frame.echo)
@@ -88,6 +86,12 @@ def graft_message(frame: Any) -> words.Message:
             return words.Restored(frame.rid)
         case _:
             return words.Rerouted(frame.rid, frame.remove)
+
+
+def filter_of(wanted: peers.Wanted) -> Filter:
+    """What a neighbour wants, as `routing` reads it."""
+    filter, data = wanted.filter, wanted.filter_data
+    return Filter(wanted.pattern, wanted.exact, wanted.selector, filter, data if filter else b"")
 
 
 def announcements(
@@ -99,7 +103,7 @@ def announcements(
     size = 0
     for number, wanted in add:
         batch.append(peers.Wanted(number, *wanted))
-        size += len(wanted.pattern) + len(wanted.selector) + 16
+        size += len(wanted.pattern) + len(wanted.selector) + len(wanted.data) + 16
         if size >= ANNOUNCED_BYTES:
             frames.append(peers.Interests(tuple(batch)))
             batch, size = [], 0

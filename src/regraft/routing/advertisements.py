@@ -47,7 +47,7 @@ HERE = -1  # in place of a link: a publisher of this node
 
 @lru_cache(_FORMS_CACHED)
 def _form(filter: Filter) -> Form:
-    return form_of_filter(*filter)[0]
+    return form_of_filter(*filter[:3])[0]
 
 
 def overlap(one: Filter, other: Filter) -> bool:

@@ -103,6 +103,7 @@ class _Asked:
         self.plain = (
             self.levels is not None
             and not self.tests
+            and conjunct.user is None
             and all(_is_span(one) for name, one in sets if name != TOPIC_NAME)
         )
 

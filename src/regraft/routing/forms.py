@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -59,6 +60,11 @@ def form_of_filter(pattern: str, exact: bool, selector: str) -> tuple[Form, bool
     if sets is None or not topic:
         return (), True
     return (in_order({**topic[0].sets, **sets}),), True
+
+
+def with_user_filter(form: Form, user: Any) -> Form:
+    """The form of a filter together with one that an application brought."""
+    return tuple([replace(conjunct, user=user) for conjunct in form])
 
 
 @lru_cache(PATTERNS_CACHED)

@@ -29,17 +29,19 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from typing import Any, TypeAlias
 
 from regraft.errors import LocalError, PeerError
+from regraft.limits import Limits
 from regraft.model.selector.cover import Form
 from regraft.model.topics import check_pattern
+from regraft.model.userfilter import UserFilters
 from regraft.routing.advertisements import Gate, is_own
 from regraft.routing.covering import CoverIndex
 from regraft.routing.filters import Filter, size_of
-from regraft.routing.forms import form_of_filter
+from regraft.routing.forms import form_of_filter, with_user_filter
 from regraft.routing.links import GIVEN, GONE, LIVE, WAITING, Held, Holder, Link, View
 from regraft.routing.messages import Message, Numbered, Reroute, Rerouted
 from regraft.routing.reconfiguration import Reconfigurator
@@ -95,6 +97,8 @@ class Forwarding:
         self._everybody: View | None = None  # what a new link begins with
         self._unused_ns: int | None = None  # since when there is not more than one link
         self._counts = dict.fromkeys(("subscribed", "unsubscribed", "unreadable"), 0)
+        # Asked what is known of a filter that an application brought, by its name and its encoding.
+        self.user_filter: Callable[[str, bytes], Any] = UserFilters(Limits()).of
 
     # --------------------------------------------------------------- what is held
 
@@ -589,8 +593,10 @@ class Forwarding:
 
     def _form(self, filter: Filter) -> Form:
         """What is compared of a filter; of one that cannot be read, what takes all of it."""
-        form, readable = form_of_filter(*filter)
+        form, readable = form_of_filter(filter.pattern, filter.exact, filter.selector)
         self._counts["unreadable"] += not readable
+        if filter.name:
+            form = with_user_filter(form, self.user_filter(filter.name, filter.data))
         return form
 
     def _fall(self, held: Held) -> None:

@@ -33,6 +33,7 @@ from regraft.runtime.dialling import shown
 from regraft.runtime.disk import Disk, Reports
 from regraft.runtime.driver import Driver
 from regraft.runtime.log import configure, notify_ready, notify_stopping
+from regraft.runtime.plugins import load_filters
 from regraft.runtime.segments import open_segments, remove_leftovers
 
 log = logging.getLogger("regraft.node")
@@ -51,6 +52,8 @@ def run(config: Config) -> int:
         node = Node(folder.identity, config.limits, config.heartbeat_ms, random.SystemRandom())
         if config.rules:
             node.load_rules(read_rules(config.rules), config.rules)
+        node.filters.learn(load_filters(addresses(config.filters)))
+        node.filters.clock = time.thread_time_ns
         journal = open_journal(folder.path / "journal", config)
         # Between what Python does about them and what the node does, a signal could be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)

@@ -15,6 +15,7 @@ import msgspec
 from regraft.client.payload import encode_body
 from regraft.errors import LocalError, PeerError
 from regraft.kernels.inbox import ReceivedMessage
+from regraft.model.messagetype import has_encoding
 from regraft.model.varint import STRING
 
 PROTOBUF = "application/x-protobuf"
@@ -28,7 +29,8 @@ def encode(body: Any) -> tuple[bytes, bytes]:
     if hasattr(body, "SerializeToString"):
         data, kind = body.SerializeToString(), PROTOBUF
     else:
-        data, kind = encode_body(body)
+        data, headers = encode_body(body)
+        kind = headers.get("content_type", "")
     return data, STRING.write(CONTENT_TYPE, kind) if kind else b""
 
 
@@ -43,11 +45,13 @@ def decode(message: ReceivedMessage, type: Any) -> Any:
             return message.content.decode()
         if hasattr(type, "FromString"):
             return type.FromString(message.content)
+        if has_encoding(type):
+            return type.decode(message.content)
         return msgspec.json.decode(message.content, type=type)
     except (ValueError, RecursionError) as error:  # of msgspec and UTF-8
         reason = error
     except Exception as error:  # a library that may not be installed has an error of its own
-        if not hasattr(type, "FromString"):
+        if not hasattr(type, "FromString") and not has_encoding(type):
             raise
         reason = ValueError(str(error))
     name = getattr(type, "__name__", str(type))

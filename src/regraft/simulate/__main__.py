@@ -9,6 +9,7 @@
     python -m regraft.simulate --custody --seeds 0..9999       persistent messages between nodes
     python -m regraft.simulate --replies --seeds 0..9999
     python -m regraft.simulate --offers --seeds 0..9999        publishers that advertise
+    python -m regraft.simulate --filters --seeds 0..9999       filters that guests bring
 
 A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
 the same way, and what is left is printed.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from regraft.simulate.durable_story import DurableStory
+from regraft.simulate.filter_story import FilterStory, filter_plan
 from regraft.simulate.grove_story import GroveStory
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.offer_story import OfferStory, offer_plan
@@ -78,6 +80,17 @@ def tell_offers(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> li
         by = "routed by offers" if story.plan.advertisements else "told of demand"
         acts = f"{story.counts.get('offer', 0)} offers, {story.silenced} messages not published"
         print(f"seed {seed}: {story.plan.nodes} nodes, {by}, {story.plan.mode}, {acts}")
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
+def tell_filters(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
+    """A story of filters that guests bring; the complaints."""
+    story = FilterStory(filter_plan(seed), bugs, print if trace else None)
+    found = story.tell()
+    if found or not quiet:
+        counts = {**story.deliveries.counts, "not spared": story.spared}
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        print(f"seed {seed}: filters that {story.knowledge} know of {story.plan.nodes}, {told}")
     return [f"{one.kind}: {one.text}" for one in found]
 
 
@@ -164,6 +177,7 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("--network", action="store_true", help="only the story of many nodes")
     add("--replies", action="store_true", help="only the story of questions and contexts")
     add("--offers", action="store_true", help="only the story of publishers that advertise")
+    add("--filters", action="store_true", help="only the story of filters that guests bring")
     add("--grove", action="store_true", help="only the story of links that replace others")
     add("--custody", action="store_true", help="about persistent messages between nodes")
     add("--churn", action="store_true", help="very many nodes that come and go")
@@ -194,14 +208,17 @@ def main(arguments: list[str]) -> int:
     grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
     replies = partial(tell_replies, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     offers = partial(tell_offers, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
-    if asked.grove:
+    filters = partial(tell_filters, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
+    if asked.filters:
+        tellers = [filters]
+    elif asked.grove:
         tellers = [grove]
     elif asked.offers:
         tellers = [offers]
     elif asked.replies:
         tellers = [replies]
     elif not only:
-        tellers = [tell, tell_durable, networks.tell, grove, replies, offers]
+        tellers = [tell, tell_durable, networks.tell, grove, replies, offers, filters]
     failed = 0
     for number, seed in enumerate(seeds, 1):
         for teller in tellers:

@@ -42,17 +42,23 @@ class Complaint(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """An interest."""
+    """An interest; `band` is a filter that a guest brought, as bounds of the attribute n."""
 
     pattern: str
     exact: bool
     selector: str
+    band: tuple[int, ...] = ()
 
     def takes(self, message: Message) -> bool:
         """Whether a message is meant."""
-        if not matches(self.pattern, message.topic, self.exact):
+        if not matches(self.pattern, message.topic, self.exact) or not self.in_band(message):
             return False
         return not self.selector or _parsed(self.selector).matches(message)
+
+    def in_band(self, message: Message) -> bool:
+        """Whether the guest's own filter, if there is one, matches a message."""
+        n = message.attributes.get("n")
+        return not self.band or (isinstance(n, int) and self.band[0] <= n <= self.band[1])
 
 
 @lru_cache(4096)
@@ -71,6 +77,8 @@ def _form(filter: Filter) -> Form:
 @lru_cache(1 << 16)
 def covers(a: Filter, b: Filter) -> bool:
     """Whether a takes all that b takes."""
+    if a.band and (not b.band or b.band[0] < a.band[0] or a.band[1] < b.band[1]):
+        return False
     return a == b or form_covers(_form(a), _form(b))
 
 
@@ -210,9 +218,12 @@ def filters(rows: Iterable[Any]) -> set[Filter]:
 
 
 @lru_cache(1 << 14)
-def canonical(pattern: str, exact: bool, selector: str) -> Filter:
+def canonical(
+    pattern: str, exact: bool, selector: str, name: str = "", data: bytes = b""
+) -> Filter:
     """An interest in its one form."""
-    return Filter(levels_of(pattern, exact).text, True, selector and _parsed(selector).text)
+    text = selector and _parsed(selector).text
+    return Filter(levels_of(pattern, exact).text, True, text, tuple(data))
 
 
 def maximal(wanted: Iterable[Filter]) -> set[Filter]:
@@ -291,5 +302,8 @@ def _both(mine: set[Filter], theirs: set[Filter]) -> str:
 
 
 def _shown(some: Iterable[Filter]) -> str:
-    shown = [f"{p!r}{'!' if exact else ''} {s}".rstrip() for p, exact, s in sorted(some)]
+    shown = [
+        f"{one.pattern!r}{'!' if one.exact else ''} {one.selector} {one.band or ''}".rstrip()
+        for one in sorted(some)
+    ]
     return "{" + ", ".join(shown[:6]) + (", ..." if len(shown) > 6 else "") + "}"

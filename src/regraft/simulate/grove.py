@@ -436,7 +436,7 @@ class Grove:
                     yield from self._offers_right(way)
                     offered = self._behind(way.back, lambda site: site.offers)
                     wanted = {one for one in wanted if any(overlaps(one, a) for a in offered)}
-                told = {canonical(*one) for one in received.values()}
+                told = {canonical(*one[:3]) for one in received.values()}
                 if len(set(received.values())) < len(received):
                     yield Complaint("table", f"{site.number} was told something twice")
                 what = f"{site.number} was told by {way.target.number}"
@@ -461,7 +461,7 @@ class Grove:
         found: set[Any] = set()
         todo, seen = [way.target.number], {way.source.number, way.target.number}
         for number in todo:
-            found.update(canonical(*one) for one in of(self.sites[number]))
+            found.update(canonical(*one[:3]) for one in of(self.sites[number]))
             for other in self.sites[number].alive.values():
                 if other.target.number not in seen:
                     seen.add(other.target.number)

@@ -143,7 +143,7 @@ class NetworkStory:
         if act.what in DISK_ACTS:
             done = DISK_ACTS[act.what](self.disks, *act.args)
         else:
-            done = ACTS[act.what](self, *act.args)
+            done = getattr(self, ACTS[act.what].__name__)(*act.args)
         if done:
             self.counts[act.what] = self.counts.get(act.what, 0) + 1
             if act.what in DISTURBING:

@@ -244,6 +244,8 @@ class Subscribe:
     browse: bool = boolean(14)
     existing: bool = boolean(15)
     replies: bool = boolean(16)
+    filter: str = string(17)
+    filter_data: bytes = octets(18)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,8 @@ class Wanted:
     pattern: str = string(2)
     exact: bool = boolean(3)
     selector: str = string(4)
+    filter: str = string(5)
+    filter_data: bytes = octets(6)
 
 
 @dataclass(frozen=True, slots=True)

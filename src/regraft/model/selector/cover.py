@@ -14,7 +14,8 @@ Rules:
   literals is compared exactly: comparisons, BETWEEN, IN, IS NULL, STARTS_WITH, LIKE, TOPIC, and
   AND and NOT of them; for `covers` as far as the covering side has one conjunct, as OR of one
   name has too. "Exactly" is as far as `shapes` decides.
-- A test of which nothing is known covers only itself; a REGEXP covers single strings, too.
+- A test of which nothing is known covers only itself; a REGEXP covers single strings, too. A filter
+  that an application brought says itself what it covers.
 - Of several conjuncts each must be covered by a single one of the others.
 """
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from regraft.model.selector import valuesets
 from regraft.model.selector.ast import (
@@ -80,9 +81,10 @@ class Conjunct:
 
     sets: dict[str, ValueSet] = field(default_factory=dict)  # by name; none is empty or all
     tests: frozenset[tuple[str, bool]] = frozenset()  # texts, and what they must be
+    user: Any = None  # a filter that an application brought: it has `covers`, for another or None
 
     def __hash__(self) -> int:
-        return hash((frozenset(self.sets.items()), self.tests))
+        return hash((frozenset(self.sets.items()), self.tests, self.user))
 
 
 Form: TypeAlias = tuple[Conjunct, ...]  # none: never true
@@ -129,7 +131,7 @@ def conjunct_covers(a: Conjunct, b: Conjunct, besides: str = "") -> bool:
             return False
         if found is not wanted and name != besides and not valuesets.within(found, wanted):
             return False
-    return True
+    return a.user is None or bool(a.user.covers(b.user))
 
 
 def in_order(
