@@ -176,7 +176,7 @@ def test_filters_overlap_whenever_a_message_satisfies_both(seed: int) -> None:
         gate = Gate()
         gate.add(one)
         for other in filters:
-            both = any(Taking(*one).takes(m) and Taking(*other).takes(m) for m in messages)
+            both = any(Taking(*one[:3]).takes(m) and Taking(*other[:3]).takes(m) for m in messages)
             said = overlap(one, other)
             assert said or not both, (one, other)
             assert gate.passes(other) == said and overlap(other, one) == said
