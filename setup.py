@@ -47,7 +47,9 @@ KERNELS = (
     "inbox",
     "outbox",
     "calls",
+    "desk",
     "rows",
+    "sweep",
 )
 
 FOLDER = Path("src/regraft/kernels")  # setuptools wants paths relative to this file

@@ -11,6 +11,7 @@ selector and by id, and counted: all of them must be there, once. The folder goe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import statistics
 import sys
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
@@ -51,6 +53,17 @@ SETTINGS = {
 
 def say(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
+
+
+def processor_s() -> float:
+    """What this process and all that it started have used so far: Java, workers, the node."""
+    used = 0.0
+    me = psutil.Process()
+    for one in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = one.cpu_times()
+            used += times.user + times.system + times.children_user + times.children_system
+    return used
 
 
 def seconds(job: Callable[[], Any]) -> tuple[float, Any]:
@@ -134,22 +147,30 @@ def measure(place: Path, rows: int) -> dict[str, float]:
         archive = Archive.open(spark, str(place / "warm"), make=True)
         archive.take(url, "ticks/#", batch_rows=max(rows // 20, 1), say=say, most=1)
         archive = Archive.open(spark, str(place / "archive"), make=True)
+        used = [processor_s()]
         done = archive.take(url, "ticks/#", batch_rows=min(BATCH, max(1, rows // 2)), say=say)
+        used.append(processor_s())
     finally:
         node.terminate()
         node.wait(30)
+    used.append(processor_s())
     compacted = compact(archive, say=say)
+    used.append(processor_s())
     assert done.rows == compacted.rows == rows, (done.rows, compacted.rows, rows)
     search = Searches(archive, rows)
     scan, matched = search.selector()
+    used.append(processor_s())
     lookup = search.ids()
     proof_s, proofs = seconds(lambda: verify(archive))
     assert all(proof.well for proof in proofs), proofs
     size = sum(file.size for file in archive.state.files)
     found = {
         "archived, M/s": rows / done.seconds / 1e6,
+        "processor time of that, us a message": (used[1] - used[0]) / rows * 1e6,
         "compacted, M/s": rows / compacted.seconds / 1e6,
+        "processor time of it, us a message": (used[3] - used[2]) / rows * 1e6,
         "selector scan, M rows/s": scan / 1e6,
+        "processor time of one, us a row": (used[4] - used[3]) / SEARCHES / rows * 1e6,
         "found by the selector": matched,
         "one id, s": lookup,
         "proved, M rows/s": rows / proof_s / 1e6,

@@ -31,12 +31,11 @@ from bench.pipeline import end_java
 from bench.servers import Neighbours
 from regraft.kernels.matching import Index
 from regraft.kernels.plan import plan_of
-from regraft.kernels.tally import Tally
 from regraft.model.message import Message
 from regraft.model.selector import Selector
 from regraft.pipeline import session
 from regraft.pipeline.archive import Archive
-from regraft.pipeline.backtest import Result, backtest, encoder
+from regraft.pipeline.backtest import Matcher, Result, Work, backtest
 from regraft.pipeline.compaction import arrow_schema_of
 from regraft.pipeline.manifest import File, Held, Part
 from regraft.pipeline.rows import untyped
@@ -166,12 +165,17 @@ def sample(table: pa.Table, texts: list[str]) -> tuple[list[int], list[int]]:
     messages, count = FEW
     some = texts[:: max(1, len(texts) // count)]
     selectors = [Selector.parse(text) for text in some]
+    numbers = {plan_of(text).text: 0 for text in texts}
+    for number, text in enumerate(numbers):
+        numbers[text] = number
     index = Index()
-    numbers = [index.add(plan_of(text)) for text in texts]
-    tally = Tally(index, max(numbers) + 1, 1, 0)
+    for text in numbers:
+        index.add(plan_of(text))
+    work = Work("", 0, 1, 1, len(numbers), len(numbers), 0, [])
+    matcher = Matcher(work, (index, Index()))
     (batch,) = table.slice(0, messages).select(["timestamp", "topic", "attributes"]).to_batches()
-    tally.run(encoder(batch.schema)(batch), bytes(4 * messages))
-    counts = memoryview(tally.counted()).cast("i").tolist()
+    matcher.take(batch, bytes(4 * messages))
+    counts = memoryview(matcher.counted(0, 0)).cast("i").tolist()
     wanted = [0] * len(some)
     for row in batch.to_pylist():
         values = {name: untyped(tuple(value.values())) for name, value in row["attributes"]}
@@ -179,7 +183,7 @@ def sample(table: pa.Table, texts: list[str]) -> tuple[list[int], list[int]]:
         message = Message(topic=row["topic"], attributes=attributes)
         for number, one in enumerate(selectors):
             wanted[number] += bool(one.matches(message))
-    got = [counts[numbers[n]] for n in range(0, len(texts), max(1, len(texts) // count))]
+    got = [counts[numbers[plan_of(text).text]] for text in some]
     return got, wanted
 
 

@@ -38,6 +38,7 @@ from bench.servers import (
     AbsentError,
     Neighbours,
     Server,
+    cpu_seconds,
     free_ports,
     running,
     wait_until_ready,
@@ -55,6 +56,7 @@ routes = [{ to = "ECHO" }]
 routes = [{ to = "RECEIVER", whom = "all", missing = "ignore" }]
 """
 BYTES = 45
+PROCESSES = ("caller", "node", "service")
 READY_S = 60.0
 DONE_S = 600.0
 
@@ -84,6 +86,10 @@ class Worker:
             raise RuntimeError(f"a worker ended with exit code {self._process.wait()}")
         said: dict[str, Any] = json.loads(line)
         return said
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def tell(self) -> None:
         """Have it begin, or end."""
@@ -142,13 +148,15 @@ def nodes(count: int) -> Iterator[list[Server]]:
 
 
 @contextlib.contextmanager
-def serving(library: str) -> Iterator[str]:
+def serving(library: str, pids: dict[str, int]) -> Iterator[str]:
     """A server of a library: where clients connect. AbsentError if there is none."""
     if library == REGRAFT:
         with nodes(1) as (server,):
+            pids[library] = server.pid
             yield f"127.0.0.1:{server.port}"
     elif library == NATS:
         with running(NATS) as server:
+            pids[library] = server.pid
             yield f"nats://127.0.0.1:{server.port}"
     else:
         with (
@@ -162,18 +170,25 @@ def serving(library: str) -> Iterator[str]:
 
 
 def echo(
-    library: str, way: str, where: str, shape: Shape, each: int, rate: float = 0
+    library: str, way: str, where: str, shape: Shape, each: int, rate: float = 0, node: int = 0
 ) -> dict[str, Any]:
-    """One run: requests per second and the time of each."""
+    """One run: requests per second, the time of each, and the processor time in each process.
+
+    `node` is the process of the server, if that is known.
+    """
     services, clients = shape
     about = {"library": library, "nodes": where, "services": services, "clients": clients}
     about["way"] = way
     with workers(
         {"role": "echo-services", **about},
         {"role": "echo-clients", **about, "each": each, "bytes": BYTES, "rate": rate},
-    ) as (_, asking):
+    ) as (serving, asking):
+        pids = {"caller": asking.pid, "node": node, "service": serving.pid}
+        before = {name: cpu_seconds(pid) for name, pid in pids.items() if pid}
         asking.tell()
         said = asking.hear()
+        for name, seconds in before.items():
+            said[name] = (cpu_seconds(pids[name]) - seconds) / said["requests"] * 1e6
     said["rate"] = said["requests"] / said["seconds"]
     return said
 
@@ -187,7 +202,13 @@ def ways_of(library: str, shape: Shape) -> tuple[str, ...]:
     return OWN, SHARED
 
 
-def measure_echo(libraries: dict[str, str], shapes: list[Shape], each: int, rounds: int) -> Found:
+def measure_echo(
+    libraries: dict[str, str],
+    pids: dict[str, int],
+    shapes: list[Shape],
+    each: int,
+    rounds: int,
+) -> Found:
     """Rounds of all shapes, libraries in turn."""
     found: Found = {}
     for _ in range(rounds):
@@ -195,9 +216,15 @@ def measure_echo(libraries: dict[str, str], shapes: list[Shape], each: int, roun
             for library, where in libraries.items():
                 much = each if library != RABBITMQ else max(1, each // 5)
                 for way in ways_of(library, shape):
-                    run = echo(library, way, where, shape, much)
+                    run = echo(library, way, where, shape, much, 0, pids.get(library, 0))
                     found.setdefault((library, way, shape), []).append(run)
     return found
+
+
+def processor_time(runs: list[dict[str, Any]], name: str) -> str:
+    """What one request takes in a process."""
+    times = [run[name] for run in runs if name in run]
+    return f"{median(times):.1f}" if times else "-"
 
 
 def show_echo(found: Found) -> None:
@@ -213,9 +240,11 @@ def show_echo(found: Found) -> None:
                 spread([run["p50_ms"] for run in runs]),
                 spread([run["p99_ms"] for run in runs]),
                 f"{1e6 / (median(rates) or 1):.0f}",
+                *(processor_time(runs, name) for name in PROCESSES),
             ]
         )
     head = ["echo", "shape", "connections", "requests/s", "p50 ms", "p99 ms", "µs each"]
+    head += [f"{name} µs" for name in PROCESSES]
     print(table(head, rows), end="\n\n")
 
 
@@ -346,17 +375,18 @@ def main() -> int:
     remarks: list[str] = []
     goals = []
     with contextlib.ExitStack() as stack:
-        libraries = {}
+        libraries: dict[str, str] = {}
+        pids: dict[str, int] = {}
         for library in LIBRARIES:
             if library == RABBITMQ and options.quick:
                 remarks.append("rabbitmq is left out of the quick run: it takes long to start")
                 continue
             try:
-                libraries[library] = stack.enter_context(serving(library))
+                libraries[library] = stack.enter_context(serving(library, pids))
             except AbsentError as reason:
                 remarks.append(f"{library}: {reason}")
         if "echo" in parts:
-            goals += echo_part(libraries, options.quick, rounds, options.plots)
+            goals += echo_part(libraries, pids, options.quick, rounds, options.plots)
         if "load" in parts:
             goals += load_part(libraries, options.quick, rounds)
         if "notes" in parts:
@@ -366,12 +396,14 @@ def main() -> int:
     return finish("services", goals, [*remarks, *neighbours.remark()])
 
 
-def echo_part(libraries: dict[str, str], quick: bool, rounds: int, plots: Path | None) -> list[Any]:
+def echo_part(
+    libraries: dict[str, str], pids: dict[str, int], quick: bool, rounds: int, plots: Path | None
+) -> list[Any]:
     each = 150 if quick else 5000
     shapes: list[Shape] = [(20, 20), (1, 20), (1, 40)]
     if not quick:
         shapes = [(10, 10), (40, 40), (1, 10), (1, 40), (40, 10), (40, 20), (40, 80)]
-    found = measure_echo(libraries, shapes, each, rounds)
+    found = measure_echo(libraries, pids, shapes, each, rounds)
     show_echo(found)
     if plots is not None:
         draw_echo(found, plots)

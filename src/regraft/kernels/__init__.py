@@ -49,7 +49,9 @@ KERNELS = (
     "inbox",
     "outbox",
     "calls",
+    "desk",
     "rows",
+    "sweep",
 )
 
 COMPANIONS = ("plan",)  # never compiled, but made for the kernels in use

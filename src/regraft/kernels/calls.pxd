@@ -1,18 +1,27 @@
 cimport cython
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
+from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.inbox cimport ReceivedMessage
+from regraft.kernels.outbox cimport Outbox
+from regraft.kernels.outlet cimport is_topic
 from regraft.kernels.windows cimport Copies
+from cpython.ref cimport Py_DECREF, PyObject
 
 cdef extern from "Python.h":
     object copy_context "PyContext_CopyCurrent"()
     int enter "PyContext_Enter"(object) except -1
     int leave "PyContext_Exit"(object) except -1
+    int PyIter_Send(object, object, PyObject**) except -1
 
 @cython.final
 cdef class Call:
+    cdef readonly object id
     cdef public object future
     cdef public object by
     cdef public int phase
+    cdef public bint sent
+    cdef public double until
+    cdef readonly int64_t until_us
     cdef public double due
     cdef public bint received
     cdef public object failure
@@ -29,8 +38,26 @@ cdef class Calls:
     cdef Py_ssize_t remembered
     cdef dict newer
     cdef dict older
+    cdef public uint64_t counter
+    cdef bytes last_sender
+    cdef public bytes asking
+    cdef public double share
+    cdef public Py_ssize_t flush_bytes
+    cdef public object create_future
+    cdef public object now
+    cdef public object wall
+    cdef public object wake_at
+    cdef readonly long long asked
+    cdef readonly long long ended
 
-    @cython.locals(k=Py_ssize_t, rest=list, message=ReceivedMessage, call=Call)
+    @cython.locals(call=Call)
+    cpdef Call ask(self, object line, bytes topic, bytes body, bytes rest, double seconds)
+    @cython.locals(outbox=Outbox)
+    cpdef bint put(self, object line, bytes topic, bytes body, Call call, bytes rest) except -1
+    cpdef object new_id(self)
+    @cython.locals(call=Call)
+    cpdef bint end(self, ReceivedMessage message) except -1
+    @cython.locals(k=Py_ssize_t, rest=list, message=ReceivedMessage)
     cpdef list take(self, list messages)
     cpdef void answered(self, object id, bytes sender) except *
     cpdef object answered_by(self, object id)
@@ -40,20 +67,6 @@ cdef class Calls:
 @cython.locals(k=Py_ssize_t, rest=list, message=ReceivedMessage, sender=bytes)
 cpdef list first_copies(list messages, Copies copies)
 
-@cython.final
-cdef class Request:
-    cdef readonly object service
-    cdef readonly object line
-    cdef readonly object link
-    cdef readonly ReceivedMessage message
-    cdef public tuple head
-    cdef readonly object handler
-    cdef readonly str type
-    cdef readonly bint counted
-    cdef readonly double arrived
-    cdef public bint answered
-
-@cython.final
 cdef class Stepping:
     cdef object coroutine
     cdef object context
@@ -64,5 +77,18 @@ cdef class Stepping:
 
     cpdef bint begin(self) except -1
     cdef void step(self, object error) except *
-    cdef object run(self, object function, object argument)
+    cdef void move(self, object error) except *
     cdef object next_wait(self)
+
+cdef inline int advance(Stepping steps) except -1:
+    cdef PyObject* given = NULL
+    cdef int how = PyIter_Send(steps.coroutine, None, &given)
+    value = <object>given
+    Py_DECREF(value)
+    if how == 0:  # PYGEN_RETURN
+        steps.over = True
+        steps.waits_for = None
+        steps.result = value
+    else:
+        steps.waits_for = value
+    return 0

@@ -1,10 +1,10 @@
-"""What a peer has asked and was asked: calls by their ids, requests, and handlers that run at once.
+"""What a peer has asked: calls by their ids, from the request that goes out to the answer.
 
 An answer refers to a call by its id, and ends it here, without a look at the rest of the message.
 Calls have no timers: whoever keeps them looks at the earliest time of all (`due`) once it is over.
 
-A handler is a coroutine. Most are at their end after their first step, and then no task was needed
-for them; one that waits is awaited by the task that made the step.
+A *line* is what requests go out by: the outbox of a connection (`_outbox`, if there is one), and
+whether that may be used now (`_writable`, `_flushing`, `_flush_soon`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from contextvars import copy_context
 
+    from regraft.kernels.checksum import pointer_to
     from regraft.kernels.inbox import ReceivedMessage
+    from regraft.kernels.outbox import Outbox
+    from regraft.kernels.outlet import is_topic
     from regraft.kernels.windows import Copies
 
     def enter(context: Any) -> None:
@@ -28,6 +31,15 @@ if not cython.compiled:
     def leave(context: Any) -> None:
         """And left there."""
 
+    def advance(steps: Any) -> None:
+        """Run a coroutine until it waits for something, or ends."""
+        try:
+            steps.waits_for = steps.coroutine.send(None)
+        except StopIteration as end:
+            steps.over = True
+            steps.waits_for = None
+            steps.result = end.value
+
 
 NEVER = float("inf")
 
@@ -35,11 +47,15 @@ NEVER = float("inf")
 class Call:
     """A query that is not over."""
 
-    def __init__(self, future: Any, by: Any) -> None:
+    def __init__(self, future: Any, by: Any, id: int = 0) -> None:
+        self.id = id
         self.future = future  # of the phase
         self.by = by  # the way that it went
         self.phase = 1
-        self.due = NEVER  # when its phase is over
+        self.sent = True
+        self.until = NEVER  # when its time is over,
+        self.until_us = 0  # as services know it,
+        self.due = NEVER  # and when its phase is
         self.received = False  # somebody said that it has the request
         self.failure: Any = None
         self.failed_by = b""
@@ -61,21 +77,78 @@ class Calls:
         self.remembered = remembered
         self.newer: dict[int, bytes] = {}
         self.older: dict[int, bytes] = {}
+        self.counter = 0  # the last id; they follow one another, which suits those who keep them
+        self.last_sender = b""
+        self.asking = b""  # fields: who asks, and where to answer
+        self.share = 1.0  # of its time is over when the first phase of a call ends
+        self.flush_bytes = 0  # in an outbox: it is not filled any further
+        self.create_future: Any = None
+        self.now: Any = None  # seconds, as calls are due by; and since 1970
+        self.wall: Any = None
+        self.wake_at: Any = None  # called with the time when the next call is due
+        self.asked = 0
+        self.ended = 0  # with an answer
+
+    def ask(self, line: Any, topic: bytes, body: bytes, rest: bytes, seconds: float) -> Call:
+        """Send a request by a line, if there is room: `sent`; and remember it."""
+        self.counter = self.counter + 1 & 0x7FFFFFFFFFFFFFFF or 1
+        id: Any = self.counter
+        call: Call = Call(self.create_future(), line, id)
+        call.until = self.now() + seconds
+        call.until_us = int((self.wall() + seconds) * 1e6)
+        self.asked += 1
+        call.sent = self.put(line, topic, body, call, rest)
+        self.waiting[id] = call
+        if call.sent:
+            call.due = call.until - seconds * (1.0 - self.share)
+            if call.due < self.next_due:
+                self.wake_at(call.due)
+        return call
+
+    def put(self, line: Any, topic: bytes, body: bytes, call: Call, rest: bytes) -> bool:
+        """Send the request of a call, if there is room."""
+        outbox: Outbox = line._outbox
+        if outbox is None or not line._writable:
+            return False
+        if (
+            outbox.sent_messages >= outbox.granted_messages
+            or outbox.sent_bytes >= outbox.granted_bytes
+        ):
+            return False
+        outbox.put_request(topic, body, call.id, call.until_us, self.asking, rest)
+        if not line._flushing or outbox.used >= self.flush_bytes:
+            line._flush_soon(outbox)
+        return True
+
+    def new_id(self) -> int:
+        """For what is no call."""
+        self.counter = self.counter + 1 & 0x7FFFFFFFFFFFFFFF or 1
+        return self.counter
+
+    def end(self, message: ReceivedMessage) -> bool:
+        """End the call that this message answers, if there is one."""
+        id: Any = message.references
+        found = self.waiting.get(id)
+        if found is None:
+            return False
+        call: Call = found
+        del self.waiting[id]
+        if not is_topic(
+            self.last_sender, pointer_to(message.envelope), message.sender_at, message.sender_end
+        ):
+            self.last_sender = message.envelope[message.sender_at : message.sender_end]
+        self.answered(id, self.last_sender)
+        self.ended += 1
+        call.done(message)
+        return True
 
     def take(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """End the calls that these messages answer; what is left is something else."""
         rest: list[ReceivedMessage] = []
         for k in range(len(messages)):
             message: ReceivedMessage = messages[k]
-            if message.references != 0 and message.number == 0:
-                id: Any = message.references
-                found = self.waiting.get(id)
-                if found is not None:
-                    call: Call = found
-                    self.answered(id, message.envelope[message.sender_at : message.sender_end])
-                    call.done(message)
-                    continue
-            rest.append(message)
+            if message.references == 0 or message.number != 0 or not self.end(message):
+                rest.append(message)
         return rest
 
     def answered(self, id: Any, sender: bytes) -> None:
@@ -117,39 +190,16 @@ def first_copies(messages: list[ReceivedMessage], copies: Copies) -> list[Receiv
     return rest
 
 
-class Request:
-    """A message that waits for its handler, or is being handled."""
-
-    def __init__(
-        self,
-        service: Any,
-        line: Any,
-        link: Any,
-        message: ReceivedMessage,
-        head: Any,
-        handler: Any,
-        type: str,
-        counted: bool,
-        arrived: float,
-    ) -> None:
-        self.service = service
-        self.line = line
-        self.link = link  # of the line, over which it came: only there does it count as taken
-        self.message = message
-        self.head = head
-        self.handler = handler
-        self.type = type
-        self.counted = counted  # the node counts it as in our hands
-        self.arrived = arrived
-        self.answered = False
-
-
 class Stepping:
-    """A coroutine in a context of its own; if it is not at its end at once, it can be awaited."""
+    """A coroutine in a context of its own; if it is not at its end at once, it can be awaited.
+
+    Most handlers are at their end after their first step, and then no task was needed for them; one
+    that waits is awaited by the task that made the step.
+    """
 
     def __init__(self, coroutine: Any) -> None:
         self.coroutine = coroutine
-        self.context = copy_context()
+        self.context: Any = copy_context()
         self.result: Any = None
         self.waits_for: Any = None
         self.told = True  # what it waits for
@@ -163,24 +213,26 @@ class Stepping:
     def step(self, error: Any) -> None:
         """Run it until it waits for something, or ends. What it raises is raised here."""
         self.told = False
+        if not cython.compiled:
+            self.context.run(self.move, error)
+            return
         enter(self.context)
         try:
-            if error is not None:
-                self.waits_for = self.run(self.coroutine.throw, error)
-            else:
-                self.waits_for = self.run(self.coroutine.send, None)
+            self.move(error)
+        finally:
+            leave(self.context)
+
+    def move(self, error: Any) -> None:
+        """The same, within its context."""
+        if error is None:
+            advance(self)
+            return
+        try:
+            self.waits_for = self.coroutine.throw(error)
         except StopIteration as end:
             self.over = True
             self.waits_for = None
             self.result = end.value
-        finally:
-            leave(self.context)
-
-    def run(self, function: Any, argument: Any) -> Any:
-        """Call it in the context, if nobody has entered that."""
-        if cython.compiled:
-            return function(argument)
-        return self.context.run(function, argument)
 
     def __await__(self) -> Any:
         return self

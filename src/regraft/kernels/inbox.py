@@ -360,8 +360,8 @@ class Inbox:
         if self.open_sequenced(payload):
             return
         subscriptions = self.known.get(payload[5:])
-        if subscriptions is not None and payload[0] == 0x0D:
-            self.left = int.from_bytes(payload[1:5], "little")
+        if subscriptions is not None and len(payload) >= 5 and payload[0] == 0x0D:
+            self.left = u32(pointer_to(payload), 1)
         else:
             self.left, subscriptions, self.sequence, self.attempts, self.question = self.transfer(
                 payload
@@ -405,7 +405,7 @@ class Inbox:
         if at + 2 == n and payload[at] == 0x30 and payload[at + 1] <= 0x7F:
             attempts = payload[at + 1]
             at += 2
-        count = int.from_bytes(payload[1:5], "little")
+        count = u32(pointer_to(payload), 1)
         if at != n or count == 0:
             return False
         self.left = count

@@ -84,6 +84,16 @@ class Plan:
         )
 
 
+def is_plain(plan: Plan) -> bool:
+    """Whether a `Sweep` can match it: nothing but values of attributes and of the topic."""
+    return all(
+        term[0] in (RANGE, TEXT, AMONG)
+        and (term[2] if term[0] == AMONG else term[1]) in (ATTRIBUTE, HEADERS["topic"])
+        for terms in plan.conjunctions
+        for term in terms
+    )
+
+
 def plan_of(text: str, bytes_max: int | None = None) -> Plan:
     """The plan of a selector's text; `LocalError("bad-selector")` if it is none."""
     if bytes_max is None or len(text) * 4 <= bytes_max:

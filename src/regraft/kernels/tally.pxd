@@ -12,7 +12,7 @@ cdef inline bytes as_bytes(Ints numbers, Py_ssize_t count):
 @cython.final
 cdef class Tally:
     cdef Index index
-    cdef Py_ssize_t filters
+    cdef readonly Py_ssize_t filters
     cdef Py_ssize_t slots
     cdef int64_t every
     cdef readonly int64_t seen

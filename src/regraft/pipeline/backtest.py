@@ -4,12 +4,15 @@ Rules:
 
 - The node's own match index decides (`kernels/matching`), so the result is that of a node. Each
   worker of Spark builds it once from the texts that are broadcast, and keeps it.
-- Messages become frames from columns, without a Python object for each, if selectors ask for topics
-  and attributes only. If they ask for headers or the context, rows are encoded one by one.
+- Selectors that only compare attributes and the topic with values take a batch of messages at once,
+  straight from its columns (`kernels/sweep`). They come first among the filters. Of each batch a
+  few messages go one by one, so that the index learns.
+- For the others (patterns, arithmetic, headers, ...) messages become frames: from columns, without
+  a Python object for each, if they ask for topics and attributes only, else row by row.
 - Where Arrow knows the file system, tasks read files with it; elsewhere Spark reads and hands
   batches over (`mapInArrow`, which needs pandas). Both do the same with them.
-- A slice with topics or a selector is one more selector, which counts the messages, and a part of
-  each of the others.
+- Topics of a slice choose rows before anything is matched. Its selector is one more selector, which
+  counts the messages, and a part of each of the others.
 - Matches are counted for each selector and part of time. Which selectors match together is counted
   on a sample.
 """
@@ -17,12 +20,12 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from itertools import combinations
+from itertools import combinations, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -33,15 +36,17 @@ from pyspark.sql.types import StructType
 from regraft.errors import LocalError
 from regraft.kernels.matching import Index
 from regraft.kernels.outbox import Outbox
-from regraft.kernels.plan import TEST, Plan, plan_of
-from regraft.kernels.rows import Rows
+from regraft.kernels.plan import TEST, Plan, is_plain, plan_of
+from regraft.kernels.rows import STRING, Rows
+from regraft.kernels.sweep import Sweep
 from regraft.kernels.tally import Tally
+from regraft.model.message import Message
 from regraft.model.selector import NameKind, Selector
 from regraft.model.selector.ast import names
 from regraft.pipeline.archive import Archive
 from regraft.pipeline.compaction import arrow_knows, filesystem
 from regraft.pipeline.jobs import Say, silent
-from regraft.pipeline.sink import Layout
+from regraft.pipeline.sink import Layout, cells_of, entries_of
 from regraft.pipeline.slices import Slice
 
 SELECTORS_MAX = 1_000_000
@@ -49,8 +54,10 @@ SLOTS_MAX = 200
 CELLS_MAX = 50_000_000  # selectors times slots
 TOGETHER_MAX = 100  # selectors of one message of which pairs are made
 SAMPLE = 10_000  # messages on which pairs are counted, about
+PAIRS_MAX = 100_000  # that a result has, the most frequent ones
 FRAME_BYTES_MAX = 64 << 20
-BATCH_ROWS = 32_768
+BATCH_ROWS = 131_072  # the more, the more messages share a look at a selector
+LEARNT_FIRST, LEARNT = 8_192, 1_024  # rows that go one by one: at first, then of each batch
 OUT = "kind int, a int, b int, n bigint"
 COUNTED = pa.schema([("kind", pa.int32()), ("a", pa.int32()), ("b", pa.int32()), ("n", pa.int64())])
 MATCHES, PAIRS, EVENTS, SAMPLED, BUILD_US, RUN_US = range(6)
@@ -71,10 +78,12 @@ class Work(msgspec.Struct):
     width_us: int
     slots: int
     filters: int
+    plain: int  # how many of them, the first ones, are matched from columns
     every: int
     columns: list[str]
     since_us: int = 0
     until_us: int = 0
+    topics: str = ""  # a selector of nothing but them
 
 
 class Piece(msgspec.Struct):
@@ -91,7 +100,7 @@ class Counted:
 
     first: int
     counts: bytes  # four for each
-    pairs: Counter[tuple[int, int]]
+    pairs: pa.Table  # as `pairs_of` makes it
     events: int
     sampled: int
     build_us: int
@@ -184,23 +193,23 @@ def backtest(
     wanted = wanted or Slice()
     if not 0 < len(selectors) <= SELECTORS_MAX:
         raise LocalError("limit-exceeded", f"give 1 to {SELECTORS_MAX:,} selectors")
-    only = wanted.text
+    only = Slice(selector=wanted.selector).text
     plans = [plan_of(f"({only}) AND ({text})" if only else text) for text in selectors]
-    numbers: dict[str, int] = {}
-    filter_of = [numbers.setdefault(plan.text, len(numbers)) for plan in plans]
-    different = len(numbers)
     if only:
         plans.append(plan_of(only))
-    base = numbers.setdefault(plans[-1].text, len(numbers))
-    texts = list(numbers)
-    say(f"backtest: {len(selectors):,} selectors, {different:,} of them different")
+    plain = {plan.text: is_plain(plan) for plan in plans}
+    texts = sorted(plain, key=lambda text: not plain[text])
+    numbers = {text: number for number, text in enumerate(texts)}
+    filter_of = [numbers[plan.text] for plan in plans[: len(selectors)]]
+    base = numbers[plans[-1].text]
+    say(f"backtest: {len(selectors):,} selectors, {len(set(filter_of)):,} of them different")
     files = wanted.files(archive)
     events = sum(file.rows for file in files)
     start, width, slots = _slots(files, wanted, slot_s, len(texts))
     work = Work(
         sha256("\n".join(texts).encode()).hexdigest(), start, width, slots, len(texts),
-        max(1, events // sample) if sample else 0, columns_of(plans), wanted.since_us,
-        wanted.until_us,
+        sum(plain.values()), max(1, events // sample) if sample else 0, columns_of(plans),
+        wanted.since_us, wanted.until_us, Slice(topics=wanted.topics).text,
     )  # fmt: skip
     spark = archive.spark
     broadcast = spark.sparkContext.broadcast(texts)
@@ -295,11 +304,11 @@ def _collected(
     """Put together what all tasks have counted."""
     cells = work.filters * work.slots
     sums = pa.array([0], pa.int64()).take(pa.nulls(cells, pa.int32()).fill_null(0))
-    pairs: Counter[tuple[int, int]] = Counter()
+    pairs = [pairs_of([], work.filters)]
     events = sampled = build_us = run_us = 0
     for part in parts:
         sums = pc.add(sums, _padded(part, work))
-        pairs.update(part.pairs)
+        pairs.append(part.pairs)
         events += part.events
         sampled += part.sampled
         build_us = max(build_us, part.build_us)
@@ -314,12 +323,19 @@ def _collected(
         summed["filter"].to_pylist(), summed["matches_sum"].to_pylist(), strict=True
     ):
         totals[number] = count
-    triples = [(a, b, n) for (a, b), n in pairs.items()]
     return Result(
         list(selectors), filter_of, costs, work.start_us, work.width_us, work.slots, events,
-        sampled, matches, sorted(triples, key=lambda one: (-one[2], one)), build_us / 1e6,
+        sampled, matches, _most_frequent(pa.concat_tables(pairs), work.filters), build_us / 1e6,
         run_us / 1e6, totals=totals,
     )  # fmt: skip
+
+
+def _most_frequent(pairs: pa.Table, filters: int) -> list[tuple[int, int, int]]:
+    """Pairs of all tasks, added up: two filters, and how often they matched together."""
+    added = pairs.group_by("pair").aggregate([("count", "sum")])
+    added = added.sort_by([("count_sum", "descending"), ("pair", "ascending")]).slice(0, PAIRS_MAX)
+    columns = added["pair"].to_pylist(), added["count_sum"].to_pylist()
+    return [(*divmod(pair, filters), count) for pair, count in zip(*columns, strict=True)]
 
 
 def _padded(part: Counted, work: Work) -> Any:
@@ -335,22 +351,23 @@ def _padded(part: Counted, work: Work) -> Any:
 def _added(work: Work, frame: Any) -> list[Counted]:
     """The same from rows, as Spark hands them on."""
     rows = frame.toArrow().group_by(["kind", "a", "b"]).aggregate([("n", "sum"), ("n", "max")])
-    found = Counted(0, bytes(4 * work.filters * work.slots), Counter(), 0, 0, 0, 0)
+    kinds = rows.filter(pc.equal(rows["kind"], PAIRS))
+    codes = pc.add(pc.multiply(kinds["a"].cast(pa.int64()), work.filters), kinds["b"])
+    pairs = pa.table({"pair": codes, "count": kinds["n_sum"]})
+    found = Counted(0, bytes(4 * work.filters * work.slots), pairs, 0, 0, 0, 0)
     counts = bytearray(found.counts)
     cells = memoryview(counts).cast("i")
     columns = (rows[name].to_pylist() for name in ("kind", "a", "b", "n_sum", "n_max"))
     for kind, a, b, total, most in zip(*columns, strict=True):
         if kind == MATCHES:
             cells[b * work.filters + a] = total
-        elif kind == PAIRS:
-            found.pairs[a, b] = total
         elif kind == EVENTS:
             found.events = total
         elif kind == SAMPLED:
             found.sampled = total
         elif kind == BUILD_US:
             found.build_us = most
-        else:
+        elif kind == RUN_US:
             found.run_us = total
     found.counts = bytes(counts)
     return [found]
@@ -358,22 +375,75 @@ def _added(work: Work, frame: Any) -> list[Counted]:
 
 # ----------------------------------------------------------------------------------- tasks
 
-_built: dict[str, tuple[Index, int]] = {}  # of this worker; one is enough
+_built: dict[str, tuple[Index, Index]] = {}  # of this worker; one pair is enough
 
 
-def _index(work: Work, texts: list[str]) -> tuple[Index, int]:
-    """The index, and how long it took to build, in µs: 0 if it was there."""
+def _indexes(work: Work, broadcast: Any) -> tuple[tuple[Index, Index], int]:
+    """Those of plain selectors and of others, and how long it took in µs: 0 if they were there."""
     held = _built.get(work.key)
     if held is not None:
-        return held[0], 0
+        return held, 0
     began = time.perf_counter_ns()
-    index = Index()
-    for number, text in enumerate(texts):
-        added = index.add(plan_of(text))
-        assert added == number, (added, number)
+    both = Index(), Index()
+    for number, text in enumerate(broadcast.value):
+        plan = plan_of(text)
+        plain = number < work.plain
+        assert plain == is_plain(plan), text
+        added = both[0 if plain else 1].add(plan)
+        assert added == (number if plain else number - work.plain), (added, number)
     _built.clear()
-    _built[work.key] = index, 0
-    return index, (time.perf_counter_ns() - began) // 1000
+    _built[work.key] = both
+    return both, (time.perf_counter_ns() - began) // 1000
+
+
+class Matcher:
+    """Counts the matches of batches."""
+
+    def __init__(self, work: Work, indexes: tuple[Index, Index]) -> None:
+        self.work = work
+        self.index = indexes[0]
+        self.plain = Tally(indexes[0], work.plain, work.slots, work.every)
+        self.others = Tally(indexes[1], work.filters - work.plain, work.slots, work.every)
+        self.sweep = Sweep(self.plain)
+        self.encode: Any = None
+        self.seen = 0
+
+    def take(self, batch: pa.RecordBatch, slots: bytes) -> None:
+        """Count a batch; `slots` has four bytes for each row."""
+        self.encode = self.encode or encoder(batch.schema)
+        rows = batch.num_rows
+        if self.work.plain:
+            known = self.index.facts.now >= LEARNT_FIRST
+            learnt = min(rows // 4, LEARNT if known else LEARNT_FIRST)
+            done = self.plain.run(self.encode(batch.slice(0, learnt)), slots[: 4 * learnt])
+            topics, maps = batch.column("topic"), batch.column("attributes")
+            done += self.sweep.run(learnt, rows, cells_of(topics, STRING), entries_of(maps), slots)
+            assert done == rows, (done, rows)
+        if self.work.plain < self.work.filters:
+            done = self.others.run(self.encode(batch), slots)
+            assert done == rows, (done, rows)
+        self.seen += rows
+
+    def counted(self, first: int, last: int) -> bytes:
+        """Matches by slot and filter, of these slots."""
+        both = [(one.counted(), 4 * one.filters) for one in (self.plain, self.others)]
+        return b"".join(
+            counts[slot * size : (slot + 1) * size]
+            for slot in range(first, last + 1)
+            for counts, size in both
+        )
+
+    def pairs(self) -> pa.Table:
+        """How often two filters matched the same message of the sample."""
+        rows, filters = _numbers(self.plain.kept())
+        other_rows, other_filters = _numbers(self.others.kept())
+        rows += other_rows
+        filters += [number + self.work.plain for number in other_filters]
+        return pairs_of(sorted(zip(rows, filters, strict=True)), self.work.filters)
+
+
+def _numbers(kept: tuple[bytes, bytes]) -> list[list[int]]:
+    return [memoryview(part).cast("i").tolist() for part in kept]
 
 
 def _match_files(work: Work, broadcast: Any, pieces: list[bytes]) -> Counted:
@@ -392,8 +462,9 @@ def _match_rows(
     filters = [k % work.filters for k, _ in cells]
     slots = [done.first + k // work.filters for k, _ in cells]
     yield _out(MATCHES, filters, slots, [n for _, n in cells])
-    pairs = done.pairs
-    yield _out(PAIRS, [a for a, _ in pairs], [b for _, b in pairs], list(pairs.values()))
+    both = [divmod(pair, work.filters) for pair in done.pairs["pair"].to_pylist()]
+    yield _out(PAIRS, [a for a, _ in both], [b for _, b in both],
+               done.pairs["count"].to_pylist())  # fmt: skip
     for kind, number in ((EVENTS, done.events), (SAMPLED, done.sampled),
                          (BUILD_US, done.build_us), (RUN_US, done.run_us)):  # fmt: skip
         yield _out(kind, [0], [0], [number])
@@ -427,27 +498,34 @@ def _in_time(work: Work, batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(mask)
 
 
+def _of_topics(chosen: Selector, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with topics that are wanted; a batch has few different ones."""
+    topics = batch.column("topic").dictionary_encode()
+    wanted = [bool(chosen.matches(Message(topic))) for topic in topics.dictionary.to_pylist()]
+    return batch.filter(pa.array(wanted, pa.bool_()).take(topics.indices))
+
+
 def _match(work: Work, broadcast: Any, batches: Iterator[pa.RecordBatch]) -> Counted:
     """Match batches, and count."""
-    index, build_us = _index(work, broadcast.value)
-    tally = Tally(index, work.filters, work.slots, work.every)
+    indexes, build_us = _indexes(work, broadcast)
+    matcher = Matcher(work, indexes)
     began = time.process_time_ns()  # a worker does one task at a time
-    encode = None
     first, last = work.slots, 0
+    chosen = Selector.parse(work.topics) if work.topics else None
     for batch in batches:
+        if chosen is not None:
+            batch = _of_topics(chosen, batch)
         if batch.num_rows:
-            encode = encode or encoder(batch.schema)
             micros = micros_of(batch)
             slots = pc.divide(pc.subtract(micros, work.start_us), work.width_us).cast(pa.int32())
             bounds = pc.min_max(slots).as_py()
             first, last = min(first, bounds["min"]), max(last, bounds["max"])
-            done = tally.run(encode(batch), _ints(slots))
-            assert done == batch.num_rows, (done, batch.num_rows)
+            matcher.take(batch, _ints(slots))
     run_us = (time.process_time_ns() - began) // 1000
     first = min(first, last)
-    counts = tally.counted()[4 * work.filters * first : 4 * work.filters * (last + 1)]
-    sampled = -(-tally.seen // work.every) if work.every else 0
-    return Counted(first, counts, pairs_of(*tally.kept()), tally.seen, sampled, build_us, run_us)
+    sampled = -(-matcher.seen // work.every) if work.every else 0
+    counts = matcher.counted(first, last)
+    return Counted(first, counts, matcher.pairs(), matcher.seen, sampled, build_us, run_us)
 
 
 def encoder(schema: pa.Schema) -> Any:
@@ -481,20 +559,14 @@ def encoder(schema: pa.Schema) -> Any:
     return by_rows
 
 
-def pairs_of(rows: bytes, filters: bytes) -> Counter[tuple[int, int]]:
-    """How often two filters matched the same message."""
-    found: Counter[tuple[int, int]] = Counter()
-    numbers = memoryview(filters).cast("i").tolist()
-    together: list[int] = []
-    last = -1
-    for row, number in zip(memoryview(rows).cast("i").tolist(), numbers, strict=True):
-        if row != last:
-            found.update(combinations(sorted(together[:TOGETHER_MAX]), 2))
-            together = []
-            last = row
-        together.append(number)
-    found.update(combinations(sorted(together[:TOGETHER_MAX]), 2))
-    return found
+def pairs_of(kept: Iterable[tuple[int, int]], filters: int) -> pa.Table:
+    """Messages and their filters, in order: a number for each two of a message, and how often."""
+    pairs: list[int] = []
+    for _, both in groupby(kept, key=itemgetter(0)):
+        some = [number for _, number in islice(both, TOGETHER_MAX)]
+        pairs += [one * filters + other for one, other in combinations(some, 2)]
+    found = pa.array(pairs, pa.int64()).value_counts()
+    return pa.table({"pair": found.field(0), "count": found.field(1)})
 
 
 def _ints(column: Any) -> bytes:

@@ -196,14 +196,15 @@ class Manifest:
     # --------------------------------------------------------------------------- folders
 
     def settle(self) -> int:
-        """Finish what the last change had still to do; how much that was."""
+        """Finish what the last change had still to do; how much was not done yet."""
         settling = self.state.settling
-        for name in settling.remove:
+        gone = [name for name in settling.remove if self.store.there(name)]
+        for name in gone:
             self.store.remove(name)
-        for old, new in settling.move:
-            if not self.store.there(new):
-                self.store.move(old, new)
-        return len(settling.move) + len(settling.remove)
+        moves = [(old, new) for old, new in settling.move if not self.store.there(new)]
+        for old, new in moves:
+            self.store.move(old, new)
+        return len(moves) + len(gone)
 
     def clean(self) -> list[str]:
         """Remove what killed writers have left; what that was."""

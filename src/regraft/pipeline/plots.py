@@ -105,6 +105,7 @@ def _draw(chart: Chart, path: Path) -> None:
     axes.set_ylabel(chart.up)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="#dddddd")
+    axes.set_axisbelow(True)
     if len(chart.rows) > 1:
         axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=100)

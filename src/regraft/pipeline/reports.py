@@ -114,7 +114,7 @@ def backtest_report(result: Result, summary: dict[str, Any]) -> Report:
         Chart("over-time", "Matches over time, the busiest selectors", "time (UTC)", "matches",
               places, lines),
         Chart("spread", "How many selectors match how often", "matches", "selectors", names,
-              {"selectors": spread}, bars=True, logarithmic=True),
+              {"selectors": spread}, bars=True, logarithmic=max(spread) > 100),
     ]  # fmt: skip
     never = result.never
     tables = {

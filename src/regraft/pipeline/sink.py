@@ -154,11 +154,11 @@ class Layout:
             0,
             batch.num_rows,
             self.topic.encode(),
-            None if self.topic else _cells(columns["topic"], STRING),
-            _cells(columns[self.body], STRING) if self.body else None,
-            _cells(columns["timestamp_us"], INT) if "timestamp_us" in columns else None,
-            [_cells(columns[name], KINDS[self.kinds[name]], name) for name in self.plain],
-            _entries(columns["attributes"]) if self.maps else None,
+            None if self.topic else cells_of(columns["topic"], STRING),
+            cells_of(columns[self.body], STRING) if self.body else None,
+            cells_of(columns["timestamp_us"], INT) if "timestamp_us" in columns else None,
+            [cells_of(columns[name], KINDS[self.kinds[name]], name) for name in self.plain],
+            entries_of(columns["attributes"]) if self.maps else None,
         )
         if done < batch.num_rows:
             raise LocalError("bad-topic", f"row {done} of a batch has no topic")
@@ -209,7 +209,7 @@ def _views(column: Any) -> list[memoryview | None]:
     return [None if one is None else memoryview(one).cast("B") for one in column.buffers()]
 
 
-def _cells(column: Any, kind: int, name: str = "") -> Cells:
+def cells_of(column: Any, kind: int, name: str = "") -> Cells:
     """A column for the kernel, which reads it where it is."""
     column = column.cast(_ARROW[kind])
     views = _views(column)
@@ -217,15 +217,15 @@ def _cells(column: Any, kind: int, name: str = "") -> Cells:
     return Cells(kind, column.offset, views[0], offsets, views[-1], name.encode())
 
 
-def _entries(column: Any) -> Entries:
+def entries_of(column: Any) -> Entries:
     """A column of maps, the same way."""
     valid, offsets = _views(column)[:2]
     items = column.items
     return Entries(
         Cells(STRING, column.offset, valid, offsets, None),
-        _cells(column.keys, STRING),
+        cells_of(column.keys, STRING),
         Cells(BOOL, items.offset, _views(items)[0], None, None),
-        [_cells(items.field(at), kind) for at, kind in enumerate(IN_MAPS)],
+        [cells_of(items.field(at), kind) for at, kind in enumerate(IN_MAPS)],
     )
 
 

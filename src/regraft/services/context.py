@@ -10,6 +10,8 @@ import time
 from contextvars import ContextVar
 from typing import NamedTuple
 
+from regraft.kernels.desk import Request
+
 
 class Context(NamedTuple):
     """The context of a request. `deadline` is in seconds since 1970; 0: there is none."""
@@ -27,14 +29,21 @@ class Context(NamedTuple):
 
 
 NOWHERE = Context()
-_current: ContextVar[Context] = ContextVar("regraft-request", default=NOWHERE)
+REQUEST: ContextVar[Request | None] = ContextVar("regraft-request", default=None)
 
 
 def current() -> Context:
     """The context of the request that is being handled; an empty one if none is."""
-    return _current.get()
-
-
-def enter(context: Context) -> None:
-    """Handle this request from now on, in this task or thread."""
-    _current.set(context)
+    request = REQUEST.get()
+    if request is None:
+        return NOWHERE
+    if request.about is None:
+        request.about = Context(
+            request.workflow or request.id.to_bytes(8, "little"),
+            request.until_us / 1e6,
+            request.sender.decode(errors="replace"),
+            request.id,
+            request.type,
+        )
+    about: Context = request.about
+    return about

@@ -16,7 +16,7 @@ from regraft.client.link import Batch, Link
 from regraft.client.subscription import Subscription
 from regraft.client.upkeep import PERMANENT, Connector, Disconnection, log
 from regraft.errors import PeerError, RegraftError, WorldError
-from regraft.kernels.inbox import ReceivedMessage
+from regraft.kernels.desk import Taken
 from regraft.kernels.windows import Copies
 from regraft.model.rules import GROUP_TOPIC, PEER_TOPIC
 from regraft.wire import native
@@ -51,10 +51,7 @@ class Line(Client):
         self._copies = copies
         self._finished = 0  # messages that the node has to be told of
         self._repeated = 0  # of those that came twice, what was counted as taken
-        self._taken_messages = 0  # that the link was not told of,
-        self._taken_bytes = 0
-        self._tell_messages = max(1, options.queue_messages // 8)  # and when it has to be
-        self._tell_bytes = max(1, options.queue_bytes // 8)
+        self.taken = self._nothing_taken()
         self._confirmed: set[int] = set()
         self.on_disconnect(self._down)
 
@@ -104,7 +101,7 @@ class Line(Client):
 
     async def _connect_to(self, address: Address) -> None:
         self._confirmed.clear()
-        self._taken_messages = self._taken_bytes = 0
+        self.taken = self._nothing_taken()
         await super()._connect_to(address)
         assert self._link is not None
         self._link.inbox.copies = self._copies
@@ -136,52 +133,39 @@ class Line(Client):
         assert self._loop is not None
         self._heard = self._loop.time()
         try:
-            for key, content, size in link.inbox.feed(data):
-                if key.__class__ is tuple:
-                    self._taken_messages += len(content)
-                    self._taken_bytes += size
-                    self._peer.take(self, content, key)
-                else:
-                    event = link.control(native.decode(key, content))
-                    if event is not None:
-                        self._handle(link, event)
+            self._peer.switch.deliver(self, self.taken, link.inbox.feed(data))
         except PeerError as error:
             self._broken(error)
             if self._transport is not None:
                 self._transport.abort()
             return
-        if (
-            self._taken_messages >= self._tell_messages
-            or self._taken_bytes >= self._tell_bytes
-            or link.inbox.repeated - self._repeated >= 1024
-        ):
-            self._tell_taken()
+        if self.taken.due() or link.inbox.repeated - self._repeated >= 1024:
+            self.tell_taken(self.taken)
         if (self.stuck or not self._room.is_set()) and self._has_room(link):
             self._make_room()
 
-    def hold(self, message: ReceivedMessage) -> Link | None:
-        """It does not count as taken before it is released; the connection that it came by."""
-        self._taken_messages -= 1
-        self._taken_bytes -= len(message.envelope) + native.HEADER_BYTES
-        return self._latest
+    def controlled(self, kind: int, payload: bytes) -> None:
+        """The node says something that is no message."""
+        link = self._latest
+        assert link is not None
+        event = link.control(native.decode(kind, payload))
+        if event is not None:
+            self._handle(link, event)
 
-    def release(self, message: ReceivedMessage, link: Link | None) -> None:
-        """It is taken: the node may send another one, if it is the same connection."""
-        if link is self._latest:
-            self._taken_messages += 1
-            self._taken_bytes += len(message.envelope) + native.HEADER_BYTES
-            if self._taken_messages >= self._tell_messages or self._taken_bytes >= self._tell_bytes:
-                self._tell_taken()
+    def _nothing_taken(self) -> Taken:
+        """A connection begins."""
+        options = self.options
+        return Taken(max(1, options.queue_messages // 8), max(1, options.queue_bytes // 8))
 
-    def _tell_taken(self) -> None:
-        """Tell the node, now and then, how much it may send."""
+    def tell_taken(self, taken: Taken) -> None:
+        """Tell the node, now and then, how much it may send; unless that connection is over."""
         link = self._link
-        if link is None:
+        if link is None or taken is not self.taken:
             return
         self._repeated = link.inbox.repeated
-        batch = Batch(link, [], self._taken_bytes)
-        batch.count = self._taken_messages
-        self._taken_messages = self._taken_bytes = 0
+        batch = Batch(link, [], taken.size)
+        batch.count = taken.messages
+        taken.forget()
         self._write(link.taken(batch))
 
     # ----------------------------------------------------------------------- sending
@@ -198,18 +182,6 @@ class Line(Client):
             return False
         outbox.persistent = False
         outbox.put(topic, body, None, 0, False, rest)
-        if not self._flushing or outbox.used >= FLUSH_BYTES:
-            self._flush_soon(outbox)
-        return True
-
-    def request(
-        self, topic: bytes, body: bytes, id: int, until_us: int, asking: bytes, rest: bytes
-    ) -> bool:
-        """Send a request, likewise."""
-        outbox = self._outbox
-        if outbox is None or not self._writable or not outbox.has_room:
-            return False
-        outbox.put_request(topic, body, id, until_us, asking, rest)
         if not self._flushing or outbox.used >= FLUSH_BYTES:
             self._flush_soon(outbox)
         return True

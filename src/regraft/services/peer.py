@@ -20,9 +20,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from regraft.client.client import FLUSH_BYTES
 from regraft.client.upkeep import Connector, dial
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.calls import NEVER, Call, Calls
+from regraft.kernels.desk import Request, Switch, Taker
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.kernels.windows import Copies
 from regraft.model.rules import (
@@ -45,7 +47,7 @@ from regraft.model.varint import write_varint
 from regraft.services import context
 from regraft.services.line import GROUP_ID, Line, topics_of
 from regraft.services.payload import decode, encode
-from regraft.services.trunk import Trunk, connect_all, lines_to, options_of
+from regraft.services.trunk import TAKERS_MAX, Trunk, connect_all, lines_to, options_of
 
 TIMEOUT_S = 5.0  # of a query, if nobody says anything else
 FIRST, SECOND = 0.5, 0.67  # of the time is over when phase 1 ends, and when phase 2 does
@@ -63,7 +65,7 @@ _REPORT = b"\xa8\x01\x01"
 _SEARCH, _CANCEL, _PING, _HEALTH = (b"\x20" + bytes((n,)) for n in (SEARCH, CANCEL, PING, HEALTH))
 
 
-Asking = tuple[bytes, bytes, int, int, bytes, bytes]  # a request, as a line takes it
+Asking = tuple[bytes, bytes, bytes]  # a request: topic, body, further fields
 
 
 def text_field(tag: bytes, value: bytes) -> bytes:
@@ -113,22 +115,29 @@ class Peer:
         self._best: Line | None = None  # the line that is well, of several the first
         self._asked = Calls(ANSWERED_REMEMBERED)
         self._calls = self._asked.waiting
+        self.taker = Taker(self, self._asked, None)
+        self.switch = Switch(self, time.monotonic, time.time)  # of lines of our own
         self._timer: asyncio.TimerHandle | None = None  # of the call that is due first
         self._searches: dict[int, Call] = {}
         self._topics: dict[str, bytes] = {}
         self._sender = text_field(b"\x12", self.id.encode())
-        self._asking = self._sender + _WANTS_REPLY
-        self._counter = random.getrandbits(63)
+        self._asked.asking = self._sender + _WANTS_REPLY
+        self._asked.counter = random.getrandbits(63)
         self._sequence = time.time_ns() // 1000  # goes on after a restart
         self._refusal: RegraftError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = asyncio.Event()  # there is a line
         self.closed = False
         self.undeliverable: list[Any] = []  # callbacks: what was sent and found nobody
-        self.counts = dict.fromkeys(
-            ("queries", "answered", "failed", "searches", "repeated", "late", "answered_twice",
-             "events", "sent", "undeliverable"), 0
+        self._counts = dict.fromkeys(
+            ("failed", "searches", "repeated", "late", "answered_twice", "events", "sent",
+             "undeliverable"), 0
         )  # fmt: skip
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often what happened."""
+        return {"queries": self._asked.asked, "answered": self._asked.ended, **self._counts}
 
     # --------------------------------------------------------------------------- life
 
@@ -137,6 +146,13 @@ class Peer:
         if self._loop is not None:
             return self
         self._loop = asyncio.get_running_loop()
+        asked = self._asked
+        asked.share, asked.flush_bytes, asked.wake_at = FIRST, FLUSH_BYTES, self._wake_at
+        asked.create_future, asked.now, asked.wall = (
+            self._loop.create_future,
+            self._loop.time,
+            time.time,
+        )
         if self._trunk is not None:
             await self._trunk.join(self, self._first)
             self.rank()
@@ -233,10 +249,6 @@ class Peer:
         topic = self._topics[type] = (TYPE_TOPIC + type).encode()
         return topic
 
-    def _new_id(self) -> int:
-        self._counter = (self._counter + 0x9E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF
-        return self._counter or 1
-
     def _fields(
         self, to: str, rules: tuple[Route, ...] | None, report: bool, own: bool = True
     ) -> bytes:
@@ -270,7 +282,7 @@ class Peer:
         line = await self.choose(timeout)
         topic = self._topics.get(type) or self._topic(type)
         data, kind = encode(body)
-        rest = _FIXED.pack(_ID, self._new_id()) + self._fields(to, rules, report) + kind
+        rest = _FIXED.pack(_ID, self._asked.new_id()) + self._fields(to, rules, report) + kind
         assert self._loop is not None
         until = self._loop.time() + timeout
         while not line.put(topic, data, rest):
@@ -279,7 +291,7 @@ class Peer:
                 raise WorldError("timed-out", "no node takes more messages")
             await line.room(min(left, PATIENCE_S))
             line = await self.choose(left)
-        self.counts["sent"] += 1
+        self._counts["sent"] += 1
 
     async def event(self, type: str, body: Any = b"", *, copies: int = 0) -> int:
         """Send a message by all connected nodes, or by `copies` of them; by how many it went.
@@ -292,7 +304,7 @@ class Peer:
         data, kind = encode(body)
         self._sequence += 1
         rest = (
-            _FIXED.pack(_ID, self._new_id())
+            _FIXED.pack(_ID, self._asked.new_id())
             + self._fields("", None, False)
             + b"\x58"
             + write_varint(self._sequence)
@@ -314,7 +326,7 @@ class Peer:
                         went += 1
                         break
             if went:
-                self.counts["events"] += 1
+                self._counts["events"] += 1
                 return went
             await self.choose(TIMEOUT_S)
 
@@ -337,50 +349,41 @@ class Peer:
         two instances, if the first did not answer in time; one that is not `idempotent` is only
         sent again if it was not delivered.
         """
-        given = context.current()
+        data, rest = body, b""
+        if body.__class__ is not bytes:
+            data, rest = encode(body)
         seconds = TIMEOUT_S if timeout is None else timeout
-        if given.deadline:
-            seconds = min(seconds, given.remaining or 0.0)
-        topic = self._topics.get(type) or self._topic(type)
-        data, rest = (body, b"") if body.__class__ is bytes else encode(body)
         line = self._best or await self.choose(seconds)
-        loop = self._loop
-        assert loop is not None
-        until = loop.time() + seconds
-        if given.workflow:
-            rest += text_field(b"\x42", given.workflow)
+        if context.REQUEST.get() is not None:
+            seconds, workflow = self._within(seconds)
+            rest += workflow
         if to or rules:
             rest += self._fields(to, rules, bool(to), False)
-        self._counter = id = (self._counter + 0x9E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF or 1
-        future = loop.create_future()
-        call = self._calls[id] = Call(future, line)
-        self.counts["queries"] += 1
-        request = topic, data, id, int((time.time() + seconds) * 1e6), self._asking, rest
+        topic = self._topics.get(type) or self._topic(type)
+        call = self._asked.ask(line, topic, data, rest, seconds)
         try:
-            if line.request(*request):
-                call.due = due = until - seconds * (1 - FIRST)
-                if due < self._asked.next_due:
-                    self._wake_at(due)
-                answer = await future
+            if call.sent:
+                answer = await call.future
             else:
-                answer = await self._wait_and_put(call, request, until, seconds)
+                answer = await self._wait_and_put(call, (topic, data, rest), seconds)
             if answer.__class__ is not ReceivedMessage:
-                answer = await self._otherwise(call, answer, until, seconds)
-                if not isinstance(answer, ReceivedMessage):
-                    undelivered = answer.code.name == "undeliverable"
-                    if to or not (idempotent or undelivered):
-                        raise answer
-                    call.failure = answer
-                    answer = await self._go_on(call, type, request, until, seconds, idempotent)
+                request = topic, data, rest
+                again = None if to else idempotent
+                answer = await self._otherwise(call, answer, type, request, seconds, again)
         except BaseException:
-            self.counts["failed"] += 1
+            self._counts["failed"] += 1
+            self._calls.pop(call.id, None)
             if not self.closed:
-                self._cancel(type, id)
+                self._cancel(type, call.id)
             raise
-        finally:
-            del self._calls[id]
-        self.counts["answered"] += 1
         return answer if reply is None else decode(answer, reply)
+
+    def _within(self, seconds: float) -> tuple[float, bytes]:
+        """What is asked within a request has no more time than is left, and its workflow."""
+        given = context.current()
+        if given.deadline:
+            seconds = min(seconds, given.remaining or 0.0)
+        return seconds, text_field(b"\x42", given.workflow)
 
     def _wake_at(self, due: float) -> None:
         """A call is due then, before all others."""
@@ -405,57 +408,62 @@ class Peer:
             self._wake_at(until)
         return await call.future
 
-    async def _wait_and_put(self, call: Call, request: Asking, until: float, seconds: float) -> Any:
+    async def _wait_and_put(self, call: Call, request: Asking, seconds: float) -> Any:
         """Phase 1 where the node gives no credit at first."""
         assert self._loop is not None
-        end = until - seconds * (1 - FIRST)
-        while not call.by.request(*request):
+        end = call.until - seconds * (1 - FIRST)
+        while not self._put(call, request):
             if not await call.by.room(max(0.0, end - self._loop.time())):
                 return WorldError("timed-out", "the node takes no more messages")
         return await self._phase(call, end)
 
+    def _put(self, call: Call, request: Asking, more: bytes = b"") -> bool:
+        """Send the request of a call, if there is room, by the line that it has."""
+        topic, data, rest = request
+        return self._asked.put(call.by, topic, data, call, rest + more)
+
     async def _otherwise(
-        self, call: Call, result: RegraftError | None, until: float, seconds: float
-    ) -> Any:
-        """Phase 1 brought no answer: if somebody works on it, give it some more time."""
+        self,
+        call: Call,
+        result: RegraftError | None,
+        type: str,
+        request: Asking,
+        seconds: float,
+        idempotent: bool | None,
+    ) -> ReceivedMessage:
+        """Phase 1 brought no answer: what now? `idempotent` is None if only one peer will do."""
         assert self._loop is not None
-        if result is None and call.received:
+        if result is None and call.received:  # somebody works on it: give it some more time
             call.future = self._loop.create_future()
-            result = await self._phase(call, until - seconds * (1 - RECEIVED))
+            result = await self._phase(call, call.until - seconds * (1 - RECEIVED))
+            if isinstance(result, ReceivedMessage):
+                return result
         if result is None:
             call.by.blame()
             result = WorldError("timed-out", f"nobody answered within {seconds:g} s")
-        return result
-
-    async def _go_on(
-        self,
-        call: Call,
-        type: str,
-        request: Asking,
-        until: float,
-        seconds: float,
-        idempotent: bool,
-    ) -> ReceivedMessage:
-        """Phases 2 and 3; and again if the node of phase 3 dies, too, while there is time."""
-        assert self._loop is not None
-        while True:
+        if idempotent is None or not (idempotent or result.code.name == "undeliverable"):
+            raise result
+        call.failure = result
+        while True:  # and again if the node of phase 3 dies, too, while there is time
             try:
-                return await self._search_and_repeat(call, type, request, until, seconds)
+                return await self._search_and_repeat(call, type, request, seconds)
             except WorldError as error:
                 lost = error.code.name == "connection-lost" and call.phase == 3
-                if not (lost and idempotent) or self._loop.time() >= until:
+                if not (lost and idempotent) or self._loop.time() >= call.until:
                     raise
                 call.failure, call.found = error, None
 
     async def _search_and_repeat(
-        self, call: Call, type: str, request: Asking, until: float, seconds: float
+        self, call: Call, type: str, request: Asking, seconds: float
     ) -> ReceivedMessage:
+        """Phases 2 and 3."""
         assert self._loop is not None and call.failure is not None
+        until = call.until
         call.phase = 2
         call.future = self._loop.create_future()
-        search = self._new_id()
+        search = self._asked.new_id()
         self._searches[search] = call
-        self.counts["searches"] += 1
+        self._counts["searches"] += 1
         fields = _FIXED.pack(_ID, search) + self._sender + _SEARCH + _REPORT
         where = (SEARCH_TOPIC + type).encode()
         call.unasked = {line for line in self.lines if line.put(where, b"", fields)}
@@ -473,9 +481,8 @@ class Peer:
         call.phase = 3
         call.future = self._loop.create_future()
         call.by, sender = call.found
-        self.counts["repeated"] += 1
-        *same, rest = request
-        if not call.by.request(*same, rest + text_field(b"\x1a", sender) + _REPORT):
+        self._counts["repeated"] += 1
+        if not self._put(call, request, text_field(b"\x1a", sender) + _REPORT):
             raise WorldError("timed-out", "the node takes no more messages")
         result = await self._phase(call, until)
         if isinstance(result, ReceivedMessage):
@@ -495,14 +502,14 @@ class Peer:
         """What an instance says of itself."""
         line = await self.choose(timeout)
         assert self._loop is not None
-        id = self._new_id()
-        call = self._calls[id] = Call(self._loop.create_future(), line)
+        id = self._asked.new_id()
+        call = self._calls[id] = Call(self._loop.create_future(), line, id)
         rest = _FIXED.pack(_ID, id) + self._sender + _HEALTH + _REPORT
         try:
             line.put((PEER_TOPIC + peer).encode(), b"", rest + text_field(b"\x1a", peer.encode()))
             result = await self._phase(call, self._loop.time() + timeout)
         finally:
-            del self._calls[id]
+            self._calls.pop(id, None)
         if isinstance(result, ReceivedMessage):
             health: dict[str, Any] = result.json()
             return health
@@ -510,11 +517,18 @@ class Peer:
 
     # ----------------------------------------------------------------------- receiving
 
+    def find_takers(self, numbers: tuple[int, ...]) -> tuple[Taker, ...]:
+        """Who takes what comes for these subscriptions: on lines of our own, we do."""
+        takers = (self.taker,)
+        if len(self.switch.takers) < TAKERS_MAX:
+            self.switch.takers[numbers] = takers
+        return takers
+
     def take(
         self, line: Line, messages: list[ReceivedMessage], subscriptions: tuple[int, ...]
     ) -> None:
-        """Messages have come."""
-        for message in self._asked.take(messages):
+        """Messages have come that are neither answers nor what a service handles at once."""
+        for message in messages:
             head = message.head()
             if head[3]:
                 self._take_answer(line, message, head)
@@ -534,9 +548,12 @@ class Peer:
         elif self._group in subscriptions:
             line.finished()
 
-    def reply(self, line: Line, head: Any, body: bytes, fields: bytes = b"") -> bool:
-        """Answer a message by the line that it came by or, if that is gone, by another."""
-        id, sender = head[0], head[1]
+    def reply(self, line: Line, asked: Any, body: bytes, fields: bytes = b"") -> bool:
+        """Answer a message by the line that it came by or, if that is gone, by another.
+
+        `asked` is a request, or the head of a message.
+        """
+        id, sender = (asked.id, asked.sender) if isinstance(asked, Request) else asked[:2]
         if line.answer(REPLY, body, id, sender, self._sender, fields):
             return True
         return any(
@@ -566,21 +583,20 @@ class Peer:
             if call.phase != 2:
                 call.done(WorldError("backend-error", message.text()))
         else:
-            self._asked.answered(id, head[1])
-            call.done(message)
+            self._asked.end(message)
 
     def _take_late(self, id: int, type: int, sender: bytes, message: ReceivedMessage) -> None:
         """An answer to what is over: if another instance answered it, two have done it."""
         if type == DELIVERY_ERROR:
-            self.counts["undeliverable"] += 1
+            self._counts["undeliverable"] += 1
             for callback in self.undeliverable:
                 callback(message)
             return
         first = self._asked.answered_by(id)
         if type != REQUEST_RECEIVED:
-            self.counts["late"] += 1
+            self._counts["late"] += 1
         if first is not None and type not in (REQUEST_RECEIVED, BACKEND_ERROR) and first != sender:
-            self.counts["answered_twice"] += 1
+            self._counts["answered_twice"] += 1
 
     def _take_search(self, line: Line, id: int, type: int, sender: bytes) -> None:
         call = self._searches.get(id)

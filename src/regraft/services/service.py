@@ -24,13 +24,13 @@ import logging
 import signal
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from regraft.client.client import FLUSH_BYTES
 from regraft.errors import LocalError, RegraftError
-from regraft.kernels.calls import Request, Stepping
+from regraft.kernels.desk import Desk, Handler, Request
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.rules import (
     BACKEND_ERROR,
@@ -43,10 +43,9 @@ from regraft.model.rules import (
 )
 from regraft.model.varint import write_varint
 from regraft.services import context
-from regraft.services.context import Context
 from regraft.services.line import Line
 from regraft.services.payload import decode, encode, wanted_type
-from regraft.services.peer import Peer
+from regraft.services.peer import REPLY, Peer
 from regraft.services.trunk import Trunk
 from regraft.services.workers import Workers
 
@@ -71,17 +70,6 @@ class HandlerError(Exception):
     """Raise it in a handler to tell the caller what is wrong, in words of your own."""
 
 
-@dataclass(slots=True)
-class Handler:
-    """What is called for messages of a type."""
-
-    function: Callable[[Any], Any]
-    wants: Any
-    blocking: bool
-    handled: int = 0
-    errors: int = 0
-
-
 class Service(Peer):
     """A peer of a type, with handlers."""
 
@@ -99,27 +87,31 @@ class Service(Peer):
         if concurrency < 1 or threads < 1:
             raise LocalError("bad-configuration", "concurrency and threads must be 1 or more")
         super().__init__(nodes, type=type, **more)
-        self.concurrency = concurrency
-        self._handlers: dict[str, Handler] = {}
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"{type}-handler")
-        self._running: dict[int, Request] = {}
         self._queue: list[tuple[int, int, Request]] = []  # a heap: priority, order
         self._queued: set[int] = set()
         self._order = 0
         self._cancelled: OrderedDict[int, None] = OrderedDict()
-        self._replies: dict[int, tuple[bytes, bytes]] = {}  # the newer ones,
-        self._replies_older: dict[int, tuple[bytes, bytes]] = {}
-        self._replies_bytes = 0  # of the newer ones
         self._workers = self._trunk.workers if self._trunk is not None else Workers()
-        self._active = 0  # requests that are ready, or being handled
         self._tasks: set[asyncio.Task[Any]] = set()  # handlers that wait, answers without room
         self._idle = asyncio.Event()
         self._idle.set()
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._stopping = asyncio.Event()
         self.draining = False
-        for name in ("handled", "errors", "expired", "cancelled", "again"):
-            self.counts[name] = 0
+        for name in ("errors", "expired", "cancelled", "again"):
+            self._counts[name] = 0
+        desk = self._desk = self.taker.desk = Desk(
+            self, self._workers.ready, self._group, concurrency, REPLIES_REMEMBERED, REPLIES_BYTES
+        )
+        desk.sender, desk.reply_topic, desk.flush_bytes = self._sender, REPLY, FLUSH_BYTES
+        desk.variable, desk.now, desk.latencies = context.REQUEST, time.monotonic, self._latencies
+        desk.decode, desk.encode = decode, encode
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often what happened."""
+        return {**super().counts, "handled": self._desk.handled}
 
     def handle(self, type: str) -> Callable[[F], F]:
         """Have a function called with messages of a type; what it returns is the answer.
@@ -131,10 +123,12 @@ class Service(Peer):
         self._topic(type)
 
         def decorate(function: F) -> F:
-            if type in self._handlers:
+            handlers = self._desk.handlers
+            if TYPE_TOPIC + type in handlers:
                 raise LocalError("bad-configuration", f"{type} has a handler already")
             blocking = not inspect.iscoroutinefunction(function)
-            self._handlers[type] = Handler(function, wanted_type(function), blocking)
+            wants = wanted_type(function)
+            handlers[TYPE_TOPIC + type] = Handler(type, function, wants, blocking)
             return function
 
         return decorate
@@ -168,18 +162,19 @@ class Service(Peer):
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("%s: %d requests were not finished", self.id, self._active)
+            log.warning("%s: %d requests were not finished", self.id, self._desk.active)
             return False
         return True
 
     async def close(self) -> None:
         """End at once: what is being handled is cancelled."""
         self.draining = True
-        ready = self._workers.forget(self)
-        self._active -= len(ready)
+        ready = self._workers.ready.forget(self._desk)
+        self._desk.active -= len(ready)
         for request in [*ready, *(request for _, _, request in self._queue)]:
-            self._finish(request, False)
+            self._desk.release(request)
         self._queue.clear()
+        self._desk.waiting = 0
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -197,14 +192,15 @@ class Service(Peer):
             "id": self.id,
             "draining": self.draining,
             "nodes": sum(line.is_up for line in self.lines),
-            "running": self._active,
+            "running": self._desk.active,
             "waiting": len(self._queue),
             "p50_ms": round(1000 * times[len(times) // 2], 3) if times else 0.0,
             "p99_ms": round(1000 * times[len(times) * 99 // 100], 3) if times else 0.0,
-            **{name: self.counts[name] for name in ("handled", "errors", "expired", "again")},
+            "handled": self._desk.handled,
+            **{name: self._counts[name] for name in ("errors", "expired", "again")},
             "types": {
-                name: {"handled": handler.handled, "errors": handler.errors}
-                for name, handler in self._handlers.items()
+                handler.type: {"handled": handler.handled, "errors": handler.errors}
+                for handler in self._desk.handlers.values()
             },
         }
 
@@ -227,28 +223,30 @@ class Service(Peer):
             self.reply(line, head, *encode(self.health()))
             return
         counted = self._group in subscriptions
-        type = message.topic[len(TYPE_TOPIC) :]
-        handler = self._handlers.get(type)
+        desk = self._desk
+        handler = desk.handlers.get(message.topic)
         if handler is None:
+            type = message.topic[len(TYPE_TOPIC) :]
             self._fail(line, head, f"{self.type} does not handle {type}", counted)
             return
         id = head[0]
         if id and self._seen_before(line, head, counted):
             return
-        link = line.hold(message)
-        request = Request(self, line, link, message, head, handler, type, counted, time.monotonic())
-        if self._active < self.concurrency:
+        request = desk.make(line, line.taken, message, handler, counted)
+        desk.hold(request, time.monotonic())
+        if desk.active < desk.concurrency:
             self._start(request)
             return
         self._order += 1
         self._queued.add(id)
-        heapq.heappush(self._queue, (-head[5], self._order, request))
+        heapq.heappush(self._queue, (-request.priority, self._order, request))
+        desk.waiting = len(self._queue)
 
     def take(
         self, line: Line, messages: list[ReceivedMessage], subscriptions: tuple[int, ...]
     ) -> None:
-        """Messages have come; cancellations refer to requests, and overtake those that wait."""
-        for message in self._asked.take(messages):
+        """Something unusual has come; cancellations overtake requests that wait."""
+        for message in messages:
             if message.number == CANCEL and message.references:
                 self._cancel_request(message.references)
                 continue
@@ -261,12 +259,12 @@ class Service(Peer):
     def _seen_before(self, line: Line, head: Head, counted: bool) -> bool:
         """Whether we have, or had, this very request; it is answered then."""
         id = head[0]
-        stored = self._replies.get(id) or self._replies_older.get(id)
+        stored = self._desk.replied(id)
         if stored is not None:
-            self.counts["again"] += 1
+            self._counts["again"] += 1
             self.reply(line, head, *stored)
-        elif id in self._running or id in self._queued:
-            self.counts["again"] += 1
+        elif id in self._desk.running or id in self._queued:
+            self._counts["again"] += 1
             self.reply(line, head, b"", RECEIVED_FIELD)
             if counted:
                 line.finished()
@@ -282,112 +280,72 @@ class Service(Peer):
 
     def _start(self, request: Request) -> None:
         """Have a request handled, unless nobody waits for it any more."""
-        id = request.head[0]
-        until = request.head[6]
+        id = request.id
+        until = request.until_us
         if (until and until <= time.time() * 1e6) or id in self._cancelled:
             cancelled = id in self._cancelled
             self._cancelled.pop(id, None)
-            self.counts["cancelled" if cancelled else "expired"] += 1
-            self._finish(request, False)
-            return
-        self._running[id] = request
-        if self._active == 0:
-            self._idle.clear()
-        self._active += 1
-        self._workers.add(request)
+            self._counts["cancelled" if cancelled else "expired"] += 1
+            self._desk.release(request)
+        else:
+            self._desk.start(request)
 
-    def handle_at_once(self, request: Request) -> Awaitable[Any] | None:
-        """Make the first step with a request; what is to be waited for if it was not the last."""
-        head = request.head
-        handler = request.handler
-        context.enter(
-            Context(
-                head[4] or head[0].to_bytes(8, "little"),
-                head[6] / 1e6,
-                head[1].decode(errors="replace"),
-                head[0],
-                request.type,
-            )
-        )
-        try:
-            wanted = decode(request.message, handler.wants)
-            if handler.blocking:
-                return self._in_thread(handler.function, wanted)
-            steps = Stepping(handler.function(wanted))
-            if not steps.begin():
-                return steps
-            self._succeeded(request, steps.result)
-        except Exception as error:
-            self._failed(request, error)
-        return None
+    # What follows is called by the desk.
 
-    async def handle_on(self, request: Request, waits: Awaitable[Any]) -> None:
-        """The other steps, in the task of a worker."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            self._succeeded(request, await waits)
-        except Exception as error:
-            self._failed(request, error)
-        finally:
-            self._tasks.discard(task)
+    def busy(self) -> None:
+        """There is something to do."""
+        self._idle.clear()
 
-    def _succeeded(self, request: Request, result: Any) -> None:
-        request.handler.handled += 1
-        self.counts["handled"] += 1
-        if request.head[7]:
-            request.answered = self._answer(request, *encode(b"" if result is None else result))
-
-    def _failed(self, request: Request, error: Exception) -> None:
-        request.handler.errors += 1
-        self.counts["errors"] += 1
-        if not isinstance(error, HandlerError):
-            log.warning("%s failed on %s", self.id, request.type, exc_info=error)
-        if request.head[7]:
-            request.answered = self._answer(request, describe(error).encode(), BACKEND_FIELD)
-
-    def handled(self, request: Request) -> None:
-        """A request is done with."""
-        self._running.pop(request.head[0], None)
-        self._latencies.append(time.monotonic() - request.arrived)
-        self._finish(request, request.answered)
-        self._one_less()
-
-    def _one_less(self) -> None:
-        """Of those that are being handled: who waits for its turn may have it."""
-        self._active -= 1
-        while self._queue and self._active < self.concurrency:
-            _, _, waiting = heapq.heappop(self._queue)
-            self._queued.discard(waiting.head[0])
-            self._start(waiting)
-        if self._active == 0:
-            self._idle.set()
-
-    async def _in_thread(self, function: Callable[[Any], Any], wanted: Any) -> Any:
+    async def in_thread(self, function: Callable[[Any], Any], wanted: Any) -> Any:
+        """Have a handler that blocks run elsewhere."""
         assert self._loop is not None
         call = functools.partial(contextvars.copy_context().run, function, wanted)
         return await self._loop.run_in_executor(self._threads, call)
 
-    def _answer(self, request: Request, body: bytes, fields: bytes) -> bool:
-        """Send the answer, and remember it for as long as the request might come again."""
-        id = request.head[0]
-        if id:
-            if len(self._replies) >= REPLIES_REMEMBERED or self._replies_bytes > REPLIES_BYTES // 2:
-                self._replies_older, self._replies = self._replies, {}
-                self._replies_bytes = 0
-            self._replies[id] = body, fields
-            self._replies_bytes += len(body)
-        if self.reply(request.line, request.head, body, fields):
-            return True
-        self._active += 1  # this one is in our hands for longer than its handler
-        self._tasks.add(task := asyncio.ensure_future(self._answer_later(request, body, fields)))
-        task.add_done_callback(self._tasks.discard)
-        return True
+    async def handle_on(self, request: Request) -> None:
+        """The other steps of a handler, in the task of a worker."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            self._desk.succeed(request, await request)
+        except Exception as error:
+            self.failed(request, error)
+        finally:
+            self._tasks.discard(task)
+            self._desk.end(request)
+
+    def failed(self, request: Request, error: Exception) -> None:
+        """A handler raised this."""
+        request.handler.errors += 1
+        self._counts["errors"] += 1
+        if not isinstance(error, HandlerError):
+            log.warning("%s failed on %s", self.id, request.type, exc_info=error)
+        if request.wants_reply:
+            self._desk.answer(request, describe(error).encode(), BACKEND_FIELD)
+
+    def one_less(self) -> None:
+        """Of those that are being handled: who waits for its turn may have it."""
+        desk = self._desk
+        while self._queue and desk.active < desk.concurrency:
+            _, _, waiting = heapq.heappop(self._queue)
+            self._queued.discard(waiting.id)
+            self._start(waiting)
+        desk.waiting = len(self._queue)
+        if desk.active == 0:
+            self._idle.set()
+
+    def answer_elsewhere(self, request: Request, body: bytes, fields: bytes) -> None:
+        """There is no room for an answer where its request came from."""
+        if not self.reply(request.line, request, body, fields):
+            self._desk.active += 1  # this one is in our hands for longer than its handler
+            task = asyncio.ensure_future(self._answer_later(request, body, fields))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _answer_later(self, request: Request, body: bytes, fields: bytes) -> None:
         """There is no room for an answer now: when there is, unless nobody waits any more."""
-        until = request.head[6] / 1e6
+        until = request.until_us / 1e6
         try:
             while time.time() < until:
                 try:
@@ -395,31 +353,26 @@ class Service(Peer):
                 except RegraftError:
                     return
                 await line.room(until - time.time())
-                if self.reply(line, request.head, body, fields):
+                if self.reply(line, request, body, fields):
                     return
             if request.counted:
                 request.line.finished()
         finally:
-            self._one_less()
+            self._desk.active -= 1
+            self.one_less()
 
     def _fail(self, line: Line, head: Head, text: str, counted: bool) -> None:
-        self.counts["errors"] += 1
+        self._counts["errors"] += 1
         if head[7]:
             self.reply(line, head, text.encode(), BACKEND_FIELD)
         elif counted:
             line.finished()
 
-    def _finish(self, request: Request, answered: bool) -> None:
-        """It is out of our hands: the node may send more."""
-        if request.counted and not answered:
-            request.line.finished()
-        request.line.release(request.message, request.link)
-
     def received(self) -> None:
         """In a handler: tell the caller at once that its request is being worked on."""
-        request = self._running.get(context.current().id)
-        if request is not None and request.head[7]:
-            self.reply(request.line, request.head, b"", RECEIVED_FIELD)
+        request = context.REQUEST.get()
+        if request is not None and request.desk is self._desk and request.wants_reply:
+            self.reply(request.line, request, b"", RECEIVED_FIELD)
 
 
 def describe(error: BaseException) -> str:

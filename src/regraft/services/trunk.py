@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 import zlib
 from collections.abc import Iterable
 from types import TracebackType
@@ -24,7 +25,7 @@ from regraft.client import Options
 from regraft.client.address import resolve
 from regraft.client.upkeep import Connector, dial, log
 from regraft.errors import LocalError, RegraftError, WorldError
-from regraft.kernels.calls import first_copies
+from regraft.kernels.desk import Switch, Taker
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.kernels.windows import Copies
 from regraft.model.rules import WITHIN
@@ -91,8 +92,8 @@ class Trunk:
         self.closed = False
         self._opening: asyncio.Future[None] | None = None
         self._peers: dict[int, Peer] = {}  # by the numbers of their subscriptions
-        self._takers: dict[tuple[int, ...], tuple[Peer, ...]] = {}
-        self._seen: dict[Peer, Copies] = {}  # a copy is one whatever way it came, to each of them
+        self._members: dict[Peer, None] = {}
+        self.switch = Switch(self, time.monotonic, time.time)
         self._last = 0
         self.workers = Workers()
 
@@ -115,7 +116,7 @@ class Trunk:
         """End all connections; the peers on them can do nothing any more."""
         if not self.closed:
             self.closed = True
-            for peer in list(self._seen):
+            for peer in list(self._members):
                 await peer.close()
             await self.workers.close()
             await asyncio.gather(*(line.close() for line in self.lines if line._keeper is not None))
@@ -146,8 +147,9 @@ class Trunk:
         wanted = topics_of(peer.id, peer.type, first, True)
         for number in wanted:
             self._peers[number] = peer
-        self._takers.clear()
-        self._seen[peer] = Copies()
+        self.switch.takers.clear()
+        self._members[peer] = None
+        peer.taker.copies = Copies()  # one whatever way it came, to each of them
         seconds = self.options.connect_timeout
         joining = (line.join(wanted, seconds) for line in self.lines)
         for refusal in await asyncio.gather(*joining):
@@ -161,35 +163,30 @@ class Trunk:
             if self._peers.pop(number, None) is not None:
                 for line in self.lines:
                     line.leave(number)
-        self._takers.clear()
-        self._seen.pop(peer, None)
-
-    def _find_takers(self, numbers: tuple[int, ...]) -> tuple[Peer, ...]:
-        found = (self._peers.get(number & NUMBER_MASK) for number in numbers)
-        takers = tuple(dict.fromkeys(peer for peer in found if peer is not None))
-        if len(self._takers) < TAKERS_MAX:
-            self._takers[numbers] = takers
-        return takers
+        self.switch.takers.clear()
+        self._members.pop(peer, None)
 
     # ------------------------------------------------------------- what lines tell us
 
-    def take(self, line: Line, messages: list[ReceivedMessage], numbers: tuple[int, ...]) -> None:
-        """Messages have come, for one peer or several."""
-        takers = self._takers.get(numbers)
-        if takers is None:
-            takers = self._find_takers(numbers)
-        for peer in takers:
-            peer.take(line, first_copies(messages, self._seen[peer]), numbers)
-        if not takers:  # they were for a peer that has left
-            groups = sum(n <= NUMBER_MASK and n % NUMBERS == GROUP_ID for n in numbers)
-            line.finished(groups * len(messages))
+    def find_takers(self, numbers: tuple[int, ...]) -> tuple[Taker, ...]:
+        """Who takes what comes for these subscriptions."""
+        found = (self._peers.get(number & NUMBER_MASK) for number in numbers)
+        takers = tuple(dict.fromkeys(peer.taker for peer in found if peer is not None))
+        if len(self.switch.takers) < TAKERS_MAX:
+            self.switch.takers[numbers] = takers
+        return takers
+
+    def stray(self, line: Line, messages: list[ReceivedMessage], numbers: tuple[int, ...]) -> None:
+        """Messages have come for a peer that has left."""
+        groups = sum(n <= NUMBER_MASK and n % NUMBERS == GROUP_ID for n in numbers)
+        line.finished(groups * len(messages))
 
     def line_is_up(self, line: Line) -> None:
-        for peer in list(self._seen):
+        for peer in list(self._members):
             peer.line_is_up(line)
 
     def line_is_down(self, line: Line, error: RegraftError) -> None:
-        for peer in list(self._seen):
+        for peer in list(self._members):
             peer.line_is_down(line, error)
 
     def refused(self, error: RegraftError, number: int) -> None:
@@ -198,7 +195,7 @@ class Trunk:
         log.warning("%s: %s", peer.id if peer is not None else self.id, error)
 
     def rank(self) -> None:
-        for peer in list(self._seen):
+        for peer in list(self._members):
             peer.rank()
 
 

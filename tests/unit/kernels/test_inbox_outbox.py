@@ -270,3 +270,14 @@ def test_what_a_node_must_not_send(modules: dict[str, ModuleType], data: bytes, 
     with pytest.raises(PeerError) as caught:
         opened(modules).feed(data)
     assert caught.value.code.name == code
+
+
+def test_a_header_that_is_cut_off_is_not_taken_for_one_that_is_known(
+    modules: dict[str, ModuleType],
+) -> None:
+    inbox = opened(modules)
+    message = native.encode(Message(topic="a"))
+    for _ in range(2):  # the second time its subscriptions, none, are known
+        inbox.feed(native.encode(native.Transfer(1, ())) + message)
+    with pytest.raises(PeerError):
+        inbox.feed(native.frame(int(native.Kind.TRANSFER), b"\x0d\x01") + message)

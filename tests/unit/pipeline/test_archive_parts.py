@@ -227,12 +227,9 @@ def test_selectors_of_a_file() -> None:
 
 
 def test_pairs() -> None:
-    def packed(*numbers: int) -> bytes:
-        return b"".join(number.to_bytes(4, "little") for number in numbers)
-
-    found = pairs_of(packed(0, 0, 0, 1, 2, 2), packed(3, 1, 2, 1, 2, 1))
-    assert found == {(1, 2): 2, (1, 3): 1, (2, 3): 1}
-    assert pairs_of(b"", b"") == {}
+    found = pairs_of([(0, 1), (0, 2), (0, 3), (1, 1), (2, 1), (2, 2)], 100).to_pylist()
+    assert {one["pair"]: one["count"] for one in found} == {102: 2, 103: 1, 203: 1}
+    assert pairs_of([], 100).num_rows == 0
 
 
 def test_places() -> None:

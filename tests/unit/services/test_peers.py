@@ -227,6 +227,37 @@ async def test_a_node_that_dies_is_not_noticed_by_callers() -> None:
 
 
 @virtual_time
+async def test_it_is_searched_again_if_the_node_of_the_third_phase_dies_too() -> None:
+    async with site(3) as world:
+        service = serve(world.service(), fine)
+        await service.open()
+        peer = await world.peer()
+        dead = []
+
+        def kill(line: Any) -> None:
+            dead.append(line)
+            world.buses[int(line.address[-1]) - 1].kill()
+
+        put = peer._put
+
+        def put_and_kill(call: Any, request: Any, more: bytes = b"") -> bool:
+            went = put(call, request, more)
+            if len(dead) == 1:
+                assert call.phase == 3 and went
+                kill(call.by)  # before anything is written
+            return went
+
+        peer._put = put_and_kill  # type: ignore[method-assign]
+        asking = asyncio.create_task(peer.query("ASKED", b"", reply=str, timeout=10))
+        await asyncio.sleep(0)
+        kill(peer.lines[0])
+        assert await asking == "fine"
+        assert len(set(dead)) == 2
+        assert peer.counts["searches"] == peer.counts["repeated"] == 2
+        assert service.counts["handled"] == 1 and peer.counts["answered_twice"] == 0
+
+
+@virtual_time
 async def test_a_request_on_its_way_when_the_node_dies_is_answered() -> None:
     async with site(2) as world:
         service = world.service()
@@ -285,9 +316,7 @@ async def test_a_request_that_expired_is_not_handled() -> None:
         message = asyncio.create_task(peer.query("ASKED", b"2", timeout=5, idempotent=False))
         await asyncio.sleep(0.01)
         (_, _, request) = service._queue[0]
-        head = list(request.head)
-        head[6] = time.time_ns() // 1000 - 1  # its time is over
-        request.head = tuple(head)  # type: ignore[assignment]
+        request.until_us = time.time_ns() // 1000 - 1  # its time is over
         await first
         with pytest.raises(WorldError):
             await message
