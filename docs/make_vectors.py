@@ -38,7 +38,7 @@ from regraft.model.message import (
     encode_envelope,
 )
 from regraft.model.varint import BYTES, STRING, UINT64
-from regraft.wire import native, peers, questions, traces
+from regraft.wire import native, offers, peers, questions, traces
 from regraft.wire.native import FLAG_CONTROL, PREFACE, Kind, encode, frame, read_frame
 
 FRAME_BYTES_MAX = 4096
@@ -209,6 +209,12 @@ def between_nodes() -> list[tuple[str, str, bytes]]:
             ),
         ),
         ("context", "room = hall", encode(questions.Context(3, context))),
+        ("offers", "a neighbour has", encode(offers.Offers((wanted,), (2, 3), True))),
+        ("heeded", "up to number 5", encode(offers.Heeded(5))),
+        ("advertise", "a filter", encode(offers.Advertise(4, "plant/#", "celsius > 30", True))),
+        ("advertised", "and wanted", encode(offers.Advertised(4, True))),
+        ("unadvertise", "no longer", encode(offers.Unadvertise(4))),
+        ("demand", "nobody wants it", encode(offers.Demand(4))),
         ("finished", "by a member of a group", encode(native.Finished(3))),
         (
             "transact",

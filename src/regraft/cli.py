@@ -24,6 +24,7 @@ COMMANDS = {
     "sub": "regraft.commands.sub:sub",
     "pub": "regraft.commands.pub:pub",
     "ask": "regraft.commands.ask:ask",
+    "advertise": "regraft.commands.advertise:advertise",
     "queue": "regraft.commands.queue:queue",
     "topic": "regraft.commands.topic:topic",
     "dlq": "regraft.commands.dlq:dlq",
@@ -105,6 +106,8 @@ def group() -> None:
 @click.option("--join", metavar="HOST:PORT,...", help="Other nodes by which to join their network.")
 @click.option("--parent", metavar="HOST:PORT", help="The node to be below, come what may.")
 @click.option("--advertise", metavar="HOST:PORT", help="Address by which others reach this node.")
+@click.option("--advertisements", metavar="on|off", help="Whether the network routes by them.")
+@click.option("--offers", metavar="TOPIC,...", help="What this node offers for all clients then.")
 @click.option("--rules", metavar="FILE", help="Rules for messages of services, in TOML.")
 @click.option("--filters", metavar="MODULE[:CLASS],...",
               help="Filters of applications that it knows, as Python finds them.")  # fmt: skip

@@ -89,6 +89,10 @@ class Config:
     # How long what a lost link causes may wait for a new one.
     deferral_ms: int = field(default=3000, metadata={"range": (0, 600_000)})
     covering: Literal["on", "off"] = "on"  # of what neighbours are told
+    # Whether interests go only where something is offered; as at all nodes of the network. And what
+    # this node offers for all its clients then: topic patterns, separated by commas.
+    advertisements: Literal["on", "off"] = "off"
+    offers: str = field(default="", metadata={"range": (0, 4096)})
     # What becomes of messages for mailboxes of a node that is away for too long.
     when_away: Literal["refuse", "drop"] = "refuse"
     # After which a prepared transaction is rolled back that nobody decides; 0: never.
@@ -127,6 +131,13 @@ class Config:
                         f"{name} must be host:port, as in 10.0.0.7:7447, not {_shown(address)}",
                         [self.source.get(name, DEFAULT)],
                     )
+        for pattern in addresses(self.offers):
+            try:
+                check_pattern(pattern)
+            except LocalError as error:
+                raise _refuse(
+                    f"offers: {error.text}", [self.source.get("offers", DEFAULT)]
+                ) from None
         if self.join and self.parent:
             places = [self.source.get(name, DEFAULT) for name in ("join", "parent")]
             raise _refuse("join and parent exclude each other: a parent is the only one", places)

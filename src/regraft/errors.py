@@ -59,6 +59,8 @@ _ROWS = (
      "the node has as many connections as it takes"),
     (14, "unknown-protocol", True, "amqp:connection:framing-error", 0x84, 400,
      "the first bytes are of no protocol that this node speaks"),
+    (15, "network-differs", True, "amqp:precondition-failed", 0x83, 409,
+     "the other node is of a network that routes in another way"),
     (20, "bad-topic", False, "amqp:invalid-field", 0x90, 400,
      "a topic that cannot be published to"),
     (21, "bad-pattern", False, "amqp:invalid-field", 0x8F, 400,
@@ -141,6 +143,8 @@ _ROWS = (
      "a message that cannot be encoded"),
     (63, "unknown-transaction", False, "amqp:transaction:unknown-id", 0x83, 404,
      "no transaction of that name waits to be decided"),
+    (65, "not-advertised", False, "amqp:precondition-failed", 0x83, 409,
+     "this network routes by advertisements: advertise what is to be published, and wait for that"),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {row[1]: Code(*row) for row in _ROWS}

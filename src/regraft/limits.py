@@ -82,6 +82,9 @@ class Limits:
     reply_bytes: int = 16 * MIB  # questions and replies that wait for one connection
     context_bytes: int = 4 * KIB  # of one client
     trace_bytes: int = 64 * KIB  # of what one node reports about a trace
+    offers: int = 100_000  # advertisements of all clients of a node,
+    offers_per_session: int = 1_000  # of one of them,
+    link_offers: int = 1_000_000  # and what one neighbour may offer
     filter_bytes: int = 8 * KIB  # the encoding of a filter that an application brought
     filters_per_message: int = 1_000  # of those that a node asks about one message
     filter_us: int = 5_000  # processor time of one evaluation
@@ -121,6 +124,7 @@ class Limits:
             ("home_bytes", "homes_bytes"),
             ("frame_bytes", "reply_bytes"),
             ("questions_per_session", "questions"),
+            ("offers_per_session", "offers"),
         ):
             if getattr(self, small) > getattr(self, large):
                 raise _refuse(f"limit {small} must not be above limit {large}")

@@ -31,7 +31,7 @@ from regraft.node.network import Joining
 from regraft.node.node import Node
 from regraft.overlay.options import Options
 from regraft.simulate.filter_story import FailingBand
-from regraft.wire import native, peers, questions, traces
+from regraft.wire import native, offers, peers, questions, traces
 
 ME, OTHER, THIRD = (bytes([n]) * 16 for n in (7, 1, 9))
 IDS = (ME, OTHER, THIRD, b"", b"short")
@@ -44,7 +44,7 @@ SELECTORS = ("", "n > 5", "n >", "s LIKE 'a%'", "1 = 1", "x" * 200, "s REGEXP '(
 class Alone:
     """A node in a network of which only forged connections exist."""
 
-    def __init__(self, seed: int, limits: Limits | None = None) -> None:
+    def __init__(self, seed: int, limits: Limits | None = None, offering: bool = False) -> None:
         self.random = Random(seed)
         self.node = Node(Identity(ME, "me", 2), limits or Limits(), 10_000, Random(seed))
         self.ns = 0
@@ -54,7 +54,8 @@ class Alone:
         self.last_key = 0
         options = Options(seeds=("other:1", "third:1"))
         self.node.filters.learn(FilterTable({"band": FailingBand}))
-        self.node.join(Joining("me:1", options), self.now())
+        joining = Joining("me:1", options, advertisements=offering, standing=("mine",))
+        self.node.join(joining, self.now())
 
     def now(self) -> Now:
         return Now(self.ns, 1_700_000_000_000_000 + self.ns // 1000)
@@ -153,6 +154,13 @@ def forged(random: Random) -> Any:
                 tuple(range(some((0, 0, 3)))),
                 some((True, False)),
             ),
+            lambda: offers.Offers(
+                tuple(wanted(random) for _ in range(some((0, 1, 5)))),
+                tuple(range(some((0, 0, 3)))),
+                some((True, False)),
+            ),
+            lambda: offers.Heeded(number(random)),
+            lambda: offers.Advertise(1, "a"),
             lambda: peers.Leaving(candidates(random)[:2], tuple(some(IDS) for _ in range(3))),
             lambda: peers.Drained(),
             lambda: peers.Left(),
@@ -198,7 +206,7 @@ def spoil(random: Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_other_nodes_say_the_node_lives_on(seed: int) -> None:
-    world = Alone(seed)
+    world = Alone(seed, offering=seed % 2 == 1)
     random = world.random
     world.last_key += 1
     honest = world.last_key
@@ -211,7 +219,8 @@ def test_whatever_other_nodes_say_the_node_lives_on(seed: int) -> None:
         key = world.open()
         if random.random() < 0.9:
             node = random.choice((OTHER, THIRD))
-            peer = peers.Peer(1, 1, node, "other", random.choice((1, 2)), "other:1", 100, 1 << 20)
+            life = random.choice((1, 2))
+            peer = peers.Peer(1, 1, node, "other", life, "other:1", 100, 1 << 20, 0, seed % 2 == 1)
             world.send(key, native.encode(peer))
         for _ in range(random.randrange(25)):
             frames = b"".join(

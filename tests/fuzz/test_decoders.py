@@ -20,7 +20,7 @@ from regraft.node.effect import Close, Write
 from regraft.node.event import Closed, Event, Now, Opened, Received, Tick, Unsent
 from regraft.node.node import Node
 from regraft.simulate.filter_story import FailingBand
-from regraft.wire import native, peers, questions, traces
+from regraft.wire import native, offers, peers, questions, traces
 
 INNOCENT, WITNESS = 1, 2  # one publishes, the other receives
 HELLO = native.PREFACE + native.encode(native.Hello(1, 1))
@@ -73,6 +73,14 @@ SENTENCES = [
     native.encode(Message("$type/NONE", b"x", report_delivery_error=True)),
     native.encode(Message("$reply", b"x", to="me", references=7)),
     native.encode(Message("$type/ASKED", override_rules=encode_routes((Route("B", True),)))),
+    native.encode(offers.Advertise(1, "a/#", "x > 1")),
+    native.encode(offers.Advertise(2, "$own")),
+    native.encode(offers.Advertise(0, "+", "x >", True)),
+    native.encode(offers.Unadvertise(1)),
+    native.encode(offers.Advertised(1, True)),
+    native.encode(offers.Demand(2**64 - 1)),
+    native.encode(offers.Offers((), (1, 2**63), True)),
+    native.encode(offers.Heeded(2**64 - 1)),
     native.encode(native.Subscribe(8, "a", replies=True)),
     native.encode(questions.Question(b"", 1, 50, encode_envelope(Message("a", b"?")))),
     native.encode(questions.Question(b"x" * 16, 2, 2**32 - 1, encode_envelope(Message("a/b")))),

@@ -225,6 +225,7 @@ def test_features_and_policies() -> None:
         *control.FEATURES,
         control.JOURNAL,
         control.TRANSACTIONS,
+        control.ADVERTISEMENTS,
     ]
     rows = table("Queues and stalled subscribers", "No.")
     assert [(int(r["No."]), r["Policy"]) for r in rows] == [(p, p.name) for p in native.StallPolicy]

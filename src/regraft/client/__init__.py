@@ -22,6 +22,7 @@ from regraft.client.blocking import (
 from regraft.client.blocking_replies import BlockingReplies
 from regraft.client.client import Client, connect
 from regraft.client.durable import Durable, Replay
+from regraft.client.offers import BlockingOffer, Offer
 from regraft.client.options import Options, WhenStalled
 from regraft.client.queue import Browse, Queue, QueueOptions, Work
 from regraft.client.replies import AllReplies, Replies
@@ -34,6 +35,7 @@ __all__ = [
     "AllReplies",
     "BlockingClient",
     "BlockingDurable",
+    "BlockingOffer",
     "BlockingQueue",
     "BlockingReplies",
     "BlockingSubscription",
@@ -43,6 +45,7 @@ __all__ = [
     "Client",
     "Disconnection",
     "Durable",
+    "Offer",
     "Options",
     "Queue",
     "QueueOptions",

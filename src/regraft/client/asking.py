@@ -55,6 +55,7 @@ class Asking(Upkeep):
             raise LocalError("bad-message", "a question needs a timeout above 0 seconds")
         lasts_ms = milliseconds("timeout", timeout)
         given = {"where": where, **headers} if where else headers
+        self._check_question(topic, body, attributes, given)
         envelope = self._envelope(topic, body, attributes, given)
         await self._wait_for_link(timeout)
         assert self._loop is not None
@@ -66,6 +67,15 @@ class Asking(Upkeep):
         replies.limit(timeout, self._loop)
         self._write(native.encode(Question(b"", token, lasts_ms, envelope)))
         return replies
+
+    def _check_question(
+        self,
+        topic: str,
+        body: Any,
+        attributes: Mapping[str, Value] | None,
+        given: Mapping[str, Any],
+    ) -> None:
+        """Refuse what may not be asked."""
 
     def _envelope(
         self,

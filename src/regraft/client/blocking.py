@@ -16,6 +16,7 @@ from regraft.client.blocking_replies import BlockingReplies
 from regraft.client.client import Callback, Client
 from regraft.client.current import CURRENT
 from regraft.client.durable import Durable
+from regraft.client.offers import BlockingOffer
 from regraft.client.options import Options
 from regraft.client.queue import Queue
 from regraft.client.subscription import EndedError, Subscription
@@ -204,6 +205,10 @@ class BlockingClient:
     def trace_subscription(self, **more: Any) -> list[Travelled]:
         """How subscriptions travelled: see `Client.trace_subscription`."""
         return self._run(self._client.trace_subscription(**more))
+
+    def advertise(self, pattern: str, where: str = "", **more: Any) -> BlockingOffer:
+        """Say what will be published, and learn whether it is wanted: see `Client.advertise`."""
+        return BlockingOffer(self._run, self._run(self._client.advertise(pattern, where, **more)))
 
     def set_context(self, context: Mapping[str, Value], *, timeout: float | None = 10.0) -> None:
         """Have this context from now on: see `Client.set_context`."""

@@ -18,6 +18,7 @@ from regraft.client.administration import DEAD_LETTERS, Administration
 from regraft.client.current import CURRENT
 from regraft.client.durable import Durable, Replay
 from regraft.client.filtered import Filtered
+from regraft.client.offers import Offering
 from regraft.client.options import Options
 from regraft.client.payload import encode_body, encode_headers, special_headers
 from regraft.client.queue import Browse, Handler, Queue, QueueOptions, Work, made_options
@@ -56,7 +57,7 @@ async def connect(target: str | None = None, options: Options | None = None, **m
     return client
 
 
-class Client(Transacting, Tracing, Administration):
+class Client(Transacting, Tracing, Offering, Administration):
     """Publishes and subscribes. Make one with `connect()`, and close it, or use it as a context.
 
     It reconnects by itself, to the next address that answers, and subscribes again. Messages are
@@ -190,6 +191,8 @@ class Client(Transacting, Tracing, Administration):
         if self._transactions and (unit := self._unit(confirm)) is not None:
             await unit.publish(topic, body, attributes=attributes, persistent=persistent, **headers)
             return 0
+        if self._promises:
+            self._check_promise(topic, body, attributes, headers)
         outbox = self._outbox
         if (
             outbox is None
@@ -263,6 +266,8 @@ class Client(Transacting, Tracing, Administration):
         waiting = iter(bodies)
         while chunk := list(islice(waiting, CHUNK_MESSAGES)):
             at = 0
+            for body in chunk if self._promises else ():
+                self._check_promise(topic, body, attributes, headers)
             while at < len(chunk):
                 if link is not self._link or not self._has_room(link):
                     link = await self._wait_for_room(timeout)

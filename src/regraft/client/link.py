@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from regraft.errors import PeerError, RegraftError
 from regraft.kernels.inbox import Inbox, ReceivedMessage
 from regraft.kernels.outbox import Outbox
-from regraft.wire import native, peers, questions
+from regraft.wire import native, offers, peers, questions
 
 CONFIRMED = int(native.Kind.CONFIRMED)
 GRANT_MAX = 1 << 62  # more than anybody will send
@@ -127,6 +127,12 @@ class Replied(NamedTuple):
     message: Any
 
 
+class Offered(NamedTuple):
+    """The node says something about an advertisement: ADVERTISED or DEMAND."""
+
+    message: Any
+
+
 class Missed(NamedTuple):
     """The node dropped messages that were for us."""
 
@@ -162,6 +168,7 @@ LinkEvent: TypeAlias = (
     | Concluded
     | Denied
     | Replied
+    | Offered
     | Missed
     | Leaving
     | Failed
@@ -255,6 +262,8 @@ class Link:
                 return Concluded(message)
             case questions.Reply() | questions.Counted() | questions.Ended():
                 return Replied(message)
+            case offers.Advertised() | offers.Demand():
+                return Offered(message)
             case native.Dropped():
                 return Missed(message.messages, message.reason)
             case native.Goaway():

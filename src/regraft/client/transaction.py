@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
 from datetime import datetime
 from types import TracebackType
@@ -204,6 +204,8 @@ class Transaction:
         if not (priority is ttl is delay is deliver_at is message_id is None):
             headers |= special_headers(priority, ttl, delay, deliver_at, message_id)
         persistent = persistent or headers.get("deliver_at_us") is not None
+        if self._client._promises:
+            self._client._check_promise(topic, body, attributes, headers)
         if type(body) is not bytes:
             body, kind = encode_body(body)
             headers = {**kind, **headers}
@@ -419,6 +421,9 @@ def _in_doubt(why: object) -> WorldError:
 
 class Transacting(Upkeep):
     """The part of a client that has to do with transactions."""
+
+    _promises: bool  # of `Offering`
+    _check_promise: Callable[..., None]
 
     def transaction(self, *, timeout: float | None = TIMEOUT_S) -> Transaction:
         """A unit of work: use it as a context.

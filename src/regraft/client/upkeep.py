@@ -335,12 +335,12 @@ class Upkeep:
         try:
             transport.write(link.open())
             await self._opening
+            await self._restore(transport)
         except BaseException:
             transport.close()
             raise
         self._transport = transport
-        self._link = link
-        self._outbox = link.outbox
+        self._link, self._outbox = link, link.outbox
         link.inbox.settler = self._settle_message
         self._heard = self._spoke = self._loop.time()
         self._meet_journal()
@@ -352,6 +352,9 @@ class Upkeep:
             self._write(native.encode(subscription.question))
         self._publish_again(link)
         self._make_room()
+
+    async def _restore(self, transport: Any) -> None:
+        """Say over a new connection what comes before anything is published."""
 
     def _meet_journal(self) -> None:
         """In another journal, sequences that were heard of before mean nothing."""

@@ -69,6 +69,8 @@ async def _ask(
     async with await connect(url, connect_timeout=min(5.0, timeout)) as client:
         began = time.monotonic()
         attributes = parse_settings(settings)
+        if client.must_advertise:
+            await client.advertise(topic, exact=True, timeout=timeout)
         async with await client.ask(
             topic, data, attributes=attributes, where=where, timeout=timeout
         ) as replies:

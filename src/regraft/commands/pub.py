@@ -71,8 +71,11 @@ def message_options(function: F) -> F:
 @click.option(
     "--persistent", is_flag=True, help="It must not be lost: wait until it is safe on disk."
 )
+@click.option(
+    "--if-wanted", is_flag=True, help="Only if somebody wants something of that topic now."
+)
 @url_option
-def pub(topic: str, url: str | None, persistent: bool, **how: Any) -> None:
+def pub(topic: str, url: str | None, persistent: bool, if_wanted: bool, **how: Any) -> None:
     """Publish BODY to TOPIC; without BODY, what comes on standard input.
 
     \b
@@ -88,6 +91,7 @@ def pub(topic: str, url: str | None, persistent: bool, **how: Any) -> None:
     In ten minutes, unless it is cancelled (regraft delayed):
         regraft pub reminders 'tea' --delay 10m -v
 
+    Where the network routes by advertisements, the topic is advertised first.
     It returns once the node has taken all of it; with --persistent, once all
     of it is on disk for everybody who subscribed durably. If the node refuses
     some of it, the exit code is 1.
@@ -96,7 +100,7 @@ def pub(topic: str, url: str | None, persistent: bool, **how: Any) -> None:
     async def topic_of(_: Client) -> str:
         return topic
 
-    sys.exit(run(send_messages(topic_of, url, persistent, **how)))
+    sys.exit(run(send_messages(topic_of, url, persistent, if_wanted=if_wanted, **how)))
 
 
 async def send_messages(
@@ -113,6 +117,7 @@ async def send_messages(
     quiet: bool,
     verbose: bool,
     context: tuple[str, ...] = (),
+    if_wanted: bool = False,
     **headers: Any,
 ) -> int:
     """Publish what a shell says, and wait until the node has it; the exit code."""
@@ -129,6 +134,11 @@ async def send_messages(
         topic = await topic_of(client)
         if context:
             await client.set_context(parse_settings(context))
+        if if_wanted or client.must_advertise:
+            offer = await client.advertise(topic, exact=True, timeout=timeout)
+            if if_wanted and not offer.wanted:
+                click.echo(f"regraft: nobody wants {topic}: not published", err=True)
+                return 1
         if later and count == 1 and not lines:
             options["message_id"] = client.new_id()
         try:

@@ -23,6 +23,7 @@ from regraft.node.event import Now
 from regraft.node.groups import COMMANDS as RULES_COMMANDS
 from regraft.node.groups import Groups
 from regraft.node.network import Network
+from regraft.node.offers import Offers
 from regraft.node.outflow import Outflow
 from regraft.node.replying import Replying
 from regraft.node.router import Authorize, Router
@@ -31,7 +32,7 @@ from regraft.node.transactions import COMMANDS as TX_COMMANDS
 from regraft.node.transactions import Transactions
 from regraft.session.backlog import Backlog
 from regraft.session.session import UNLIMITED, Delivery, Session
-from regraft.wire import bulk, native, peers, questions, traces
+from regraft.wire import bulk, native, offers, peers, questions, traces
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -46,9 +47,12 @@ FEATURES = (
     "contexts",
     "filters",
     "traces",
+    *("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts"),
+    *("filters", "offers"),
 )
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
 TRANSACTIONS = "transactions"
+ADVERTISEMENTS = "advertisements"  # what is published must be offered
 ANONYMOUS = "anonymous"
 INSPECT_ROWS = 1000  # of a list in one answer
 
@@ -73,6 +77,7 @@ class Control:
         replying: Replying,
         contexts: Contexts,
         filters: UserFilters,
+        offers: Offers,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -86,6 +91,7 @@ class Control:
         self._groups = groups
         self._replying = replying
         self._contexts = contexts
+        self._offers = offers
         self._filters = filters
         self.clients: dict[str, Connection] = {}
         self.storage: Storage | None = None
@@ -97,7 +103,8 @@ class Control:
     @property
     def features(self) -> tuple[str, ...]:
         """What this node can do."""
-        return FEATURES if self.storage is None else (*FEATURES, JOURNAL, TRANSACTIONS)
+        features = FEATURES if self.storage is None else (*FEATURES, JOURNAL, TRANSACTIONS)
+        return (*features, ADVERTISEMENTS) if self._offers.required else features
 
     def handle(self, c: Connection, kind: int, flags: int, payload: bytes, now: Now) -> None:
         """Do what a frame says; a `RegraftError` that is fatal ends the connection."""
@@ -213,6 +220,7 @@ class Control:
             self.storage.leave(c, now)
         self._groups.leave_all(c.key)
         self._contexts.forget(c.key)
+        self._offers.leave(c.key)
         if self.clients.get(c.session.client_id) is c:
             del self.clients[c.session.client_id]
         self._router.dismiss(c.key)
@@ -356,6 +364,14 @@ class Control:
             ended(now)
         else:
             storage.when_safe(ended, now, still_there if reads and message.remove else ended)
+
+    def advertise(self, c: Connection, message: offers.Advertise, now: Now) -> None:
+        """A client says what it will publish."""
+        self._offers.advertise(c, message, now)
+
+    def unadvertise(self, c: Connection, message: offers.Unadvertise, now: Now) -> None:
+        """And will not."""
+        self._offers.unadvertise(c, message, now)
 
     def settle(self, c: Connection, message: native.Settle, now: Now) -> None:
         """A client is done with messages of a mailbox."""
@@ -534,6 +550,8 @@ HANDLERS: dict[tuple[State, type[Any]], Handler] = {
     (OPEN, questions.Reply): Control.reply,
     (OPEN, questions.Withdrawn): Control.withdraw,
     (OPEN, questions.Context): Control.context,
+    (OPEN, offers.Advertise): Control.advertise,
+    (OPEN, offers.Unadvertise): Control.unadvertise,
     (OPEN, native.Inspect): Control.inspect,
     (OPEN, native.Bye): Control.bye,
     (HELLO, native.Bye): Control.bye,

@@ -84,6 +84,11 @@ class Delays:
         mailbox = self._fresh()
         return mailbox.waiting if mailbox is not None else 0
 
+    @property
+    def some(self) -> bool:
+        """Whether any wait."""
+        return bool(self._heap) or self._loading is not None
+
     def _fresh(self) -> Mailbox | None:
         """The mailbox, with all that was appended."""
         if self._mailbox is not None:

@@ -23,10 +23,17 @@ from regraft.node.router import Router
 from regraft.node.spoken import filter_of
 from regraft.routing.filters import Filter
 from regraft.routing.forwarding import Forwarding
-from regraft.wire import peers
+from regraft.wire import offers, peers
 
 InPlace: TypeAlias = (
-    peers.Leaving | peers.Flush | peers.Restored | peers.Activate | peers.Reroute | peers.Rerouted
+    peers.Leaving
+    | peers.Flush
+    | peers.Restored
+    | peers.Activate
+    | peers.Reroute
+    | peers.Rerouted
+    | offers.Offers
+    | offers.Heeded
 )
 TOLD_AT_ONCE = 100  # filters that are taken in one step
 
@@ -76,7 +83,8 @@ class Listening:
     def behind(self, c: Connection, message: InPlace, now: Now) -> None:
         """A neighbour is about to go, or speaks of a lost link: that has its place in the rest."""
         if self._told.get(c.key):
-            weight = 1 + len(getattr(message, "given", ())) + len(getattr(message, "remove", ()))
+            lists = (getattr(message, name, ()) for name in ("given", "remove", "add"))
+            weight = 1 + sum(map(len, lists))
             if self._untold[c.key] + weight > self._limits.link_filters:
                 raise WorldError("limit-exceeded", "a neighbour says too much at once")
             self._untold[c.key] += 1

@@ -11,6 +11,7 @@ from regraft.node.connection import Connection
 from regraft.node.contexts import Contexts
 from regraft.node.control import Control
 from regraft.node.groups import Groups
+from regraft.node.offers import Offers
 from regraft.node.outflow import Outflow
 from regraft.node.replying import Replying
 from regraft.node.router import Router
@@ -30,7 +31,9 @@ class Looking:
         contexts: Contexts,
         filters: UserFilters,
         control: Control,
+        offers: Offers,
     ) -> None:
+        self._offers = offers
         self._identity = identity
         self._connections = connections
         self._router = router
@@ -106,6 +109,7 @@ class Looking:
             **self._groups.snapshot(),
             **self._replying.snapshot(),
             **self._contexts.snapshot(),
+            **self._offers.snapshot(),
         }
 
 

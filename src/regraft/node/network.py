@@ -31,6 +31,7 @@ from regraft.node.effect import Connect, Effect, Note, SendDatagram, Write
 from regraft.node.event import Now
 from regraft.node.listening import InPlace, Listening
 from regraft.node.moving import Moving
+from regraft.node.offers import Offers
 from regraft.node.operating import Operating
 from regraft.node.outflow import Outflow
 from regraft.node.replying import Replying
@@ -47,14 +48,16 @@ from regraft.node.spoken import (
 from regraft.overlay import actions, messages
 from regraft.overlay.lstree import LSTree
 from regraft.overlay.options import Options
+from regraft.routing.advertisements import Advertising
 from regraft.routing.filters import Filter
 from regraft.routing.forwarding import LOCAL, Forwarding
 from regraft.routing.grafting import Grafting
-from regraft.routing.reconfiguration import PROTOCOLS
+from regraft.routing.reconfiguration import PROTOCOLS, DeferredTimed
 from regraft.session.backlog import Backlog
 from regraft.session.session import DROP_OLDEST, UNLIMITED, Delivery, Session
 from regraft.session.window import Window
 from regraft.wire import native, peers, questions, traces
+from regraft.wire import offers as wire_offers
 
 if TYPE_CHECKING:
     from random import Random  # seeded, or of the system: whoever makes a node decides
@@ -67,6 +70,8 @@ COUNTERS = (
     "interests_frames_sent",
     "interests_bytes_sent",
     "interests_filters_sent",
+    "offers_frames_sent",
+    "offers_bytes_sent",
 )
 UNHEARD_NS = 5_000_000_000  # a neighbour that said so long not what it wants counts all the same
 WILDCARDS = ("", "0.0.0.0", "::", "[::]")
@@ -82,10 +87,14 @@ class Joining:
     deferral_ms: int = 3000
     covering: bool = True
     bugs: frozenset[str] = frozenset()  # planted, for tests that must find them
+    advertisements: bool = False  # interests go only where something overlapping is offered
+    standing: tuple[str, ...] = ()  # what this node offers for all its clients, then
 
 
 class Network:
     """What a node does about other nodes."""
+
+    advertising: Advertising | None = None  # where the network routes by advertisements
 
     def __init__(
         self,
@@ -158,6 +167,16 @@ class Network:
         )
         self._early: list[tuple[int, peers.Ask]] = []
 
+    def offer(self, offers: Offers, joining: Joining) -> None:
+        """What clients of this node offer; before the network is looked for."""
+        self._offers = offers
+        if joining.advertisements:
+            offered = Forwarding(DeferredTimed(joining.deferral_ms), joining.covering)
+            self.advertising = Advertising(offered, self.forwarding, joining.bugs)
+            self.grafting.advertising = self.advertising
+        how = (joining.standing, joining.deferral_ms, self.stir, joining.bugs)
+        offers.join(self.advertising, *how)
+
     def start(self, now: Now) -> None:
         """Look for others."""
         self.overlay.start(now.ns)
@@ -190,6 +209,7 @@ class Network:
             credit_messages=c.window.messages,
             credit_bytes=c.window.size,
             frame_bytes_max=self._limits.frame_bytes,
+            advertisements=self.advertising is not None,
         )
         self._outflow.send(c, frame, now)
 
@@ -203,6 +223,12 @@ class Network:
             )
         if not peer.node_id:
             raise PeerError("protocol-violation", "a node has an id")
+        if peer.advertisements != (self.advertising is not None):
+            here = "on" if self.advertising is not None else "off"
+            text = (
+                f"advertisements = {here} at this node, and not at {peer.node_name or 'the other'}"
+            )
+            raise PeerError("network-differs", f"{text}; all nodes of a network must agree")
         target = self._dialled.pop(c.key, None)
         if peer.node_id == self._identity.node_id:
             if target is not None:
@@ -297,6 +323,10 @@ class Network:
     def _behind(self, c: Connection, message: InPlace, now: Now) -> None:
         self._listening.behind(c, message, now)
 
+    def stir(self) -> None:
+        """There is something to be announced."""
+        self._stirred = True
+
     def _asked(self, c: Connection, message: Any, now: Now) -> None:
         self._replying.heard(c, message, now)
 
@@ -322,10 +352,31 @@ class Network:
             if most + len(message.given) > self._limits.link_filters:
                 text = f"too many filters are rerouted (limit link_filters: {most} are there)"
                 raise WorldError("limit-exceeded", text)
+        if isinstance(message, wire_offers.Offers | wire_offers.Heeded):
+            self._offered(c, message)
+            return
         self._trace("heard", c, message)
         self.grafting.heard(c.key, graft_message(message), now.ns)
         if isinstance(message, peers.Flush):
             self.moving.flushed(message.rid, now)
+        self._stirred = True
+
+    def _offered(self, c: Connection, message: wire_offers.Offers | wire_offers.Heeded) -> None:
+        """A neighbour offers something, or has heeded what it was offered."""
+        advertising = self.advertising
+        if advertising is None:
+            raise PeerError("protocol-violation", "this network does not route by advertisements")
+        if isinstance(message, wire_offers.Heeded):
+            advertising.heeded(c.key, message.number)
+        else:
+            most = self._limits.link_offers
+            if advertising.offered_by(c.key) + len(message.add) > most:
+                text = f"a neighbour offers more than {most} filters (limit link_offers)"
+                raise WorldError("limit-exceeded", text)
+            adds = [
+                (one.number, Filter(one.pattern, one.exact, one.selector)) for one in message.add
+            ]
+            advertising.heard(c.key, adds, message.remove, message.synced)
         self._stirred = True
 
     def _trace(self, what: str, c: Connection, message: Any) -> None:
@@ -390,6 +441,8 @@ class Network:
     def _announce(self, now: Now) -> None:
         """Tell the links what they have to know, as far as it is worked out."""
         self.grafting.tick(now.ns)
+        if self.advertising is not None:
+            self._announce_offers(self.advertising, now)
         for key, add, remove, synced in self.forwarding.announce(now.ns):
             c = self.links.get(key)
             if c is not None:
@@ -400,14 +453,35 @@ class Network:
                 self._outflow.send_encoded(c, frames, now)
         for key, message in self.forwarding.said():
             frame = graft_frame(message)
-            if type(frame) in (peers.Flush, peers.Restored):  # they say that messages are past
+            if type(frame) is wire_offers.Heeded:
+                if key in self.links:
+                    self._outflow.send(self.links[key], frame, now)
+            elif type(frame) in (peers.Flush, peers.Restored):  # they say that messages are past
                 self.moving.when_safe(partial(self._say_in_place, key, frame), now)
             elif key in self.links:
                 self._trace("said", self.links[key], frame)
                 self._outflow.send(self.links[key], frame, now)
-        times = [ns for ns in (self.forwarding.next_ns, self.grafting.next_ns) if ns is not None]
-        self._forwarding_ns = min(times, default=None)
+        times = [self.forwarding.next_ns, self.grafting.next_ns]
+        if self.advertising is not None:
+            times.append(self.advertising.next_ns)
+        self._forwarding_ns = min((ns for ns in times if ns is not None), default=None)
         self._stirred = self._forwarding_ns is not None and self._forwarding_ns <= now.ns
+
+    def _announce_offers(self, advertising: Advertising, now: Now) -> None:
+        """Tell the links what is offered; what is taken back, behind what was published by it."""
+        for key, add, remove, synced in advertising.announce(now.ns):
+            c = self.links.get(key)
+            for some in announcements(add, remove, synced) if c is not None else ():
+                frame = wire_offers.Offers(some.add, some.remove, some.synced)
+                data = native.encode(frame)
+                self._counters["offers_frames_sent"] += 1
+                self._counters["offers_bytes_sent"] += len(data)
+                assert c is not None
+                if some.remove:
+                    self._outflow.send_encoded_in_place(c, data, now)
+                else:
+                    self._outflow.send_encoded(c, [data], now)
+        self._offers.heeded(advertising.ready())
 
     def _say_in_place(self, key: int, frame: peers.Flush | peers.Restored, now: Now) -> None:
         if key in self.links:
@@ -578,6 +652,8 @@ HANDLERS: dict[type[Any], Any] = {
     native.Error: Network._error,
     peers.Leaving: Network._behind,
     **dict.fromkeys(GRAFTS, Network._behind),
+    wire_offers.Offers: Network._behind,
+    wire_offers.Heeded: Network._behind,
     peers.Drained: Network._drained,
     peers.Left: Network._drained,  # and its connection ends now
     peers.Moving: Network._moves,

@@ -44,6 +44,7 @@ from regraft.node.event import (
 from regraft.node.groups import Groups
 from regraft.node.looking import Looking
 from regraft.node.network import Joining, Network
+from regraft.node.offers import Offers
 from regraft.node.outflow import DISK, Outflow
 from regraft.node.replying import Replying
 from regraft.node.router import Authorize, Router
@@ -122,6 +123,10 @@ class Node:
         self._replying = Replying(
             *(self._router, self._outflow, self._connections, self._deadlines, limits, random)
         )
+        self._offers = Offers(
+            *(limits, self._router, self._outflow, self._connections, self._deadlines),
+            authorize,
+        )
         self._control = Control(
             identity,
             limits,
@@ -136,10 +141,11 @@ class Node:
             self._replying,
             self._contexts,
             self.filters,
+            self._offers,
         )
         self._looking = Looking(
             *(identity, self._connections, self._router, self._outflow, self._groups),
-            *(self._replying, self._contexts, self.filters, self._control),
+            *(self._replying, self._contexts, self.filters, self._control, self._offers),
         )
 
         self._tracing = Tracing(
@@ -229,6 +235,7 @@ class Node:
             self._replying,
             self.filters,
         )
+        self._network.offer(self._offers, joining)
         self._network.moving.when_safe = self._network.departure.when_safe = self._when_safe
         if self._custody is None:
             self._custody = self._new_custody(now)
@@ -261,9 +268,14 @@ class Node:
             self._replying.work(now)
         if storage is not None:
             storage.end(now)
+        if storage is not None and self._offers.required:
+            self._offers.keep_own(storage.publishes_later)
         if self._network is not None:
             self._network.end(now)
+        if self._offers.stirred:
+            self._offers.work(now)
         busy = self._waiting or self._router.leaving or (storage is not None and storage.stirred)
+        busy = busy or self._offers.stirred
         if busy and not self._awake:
             self._awake = True
             self._deadlines.add(now.ns, "work", 0)
@@ -554,6 +566,8 @@ class Node:
                 self._network.departure.time_is_up(now)
             elif what == "move" and self._network is not None:
                 self._network.moving.tick(now)
+            elif what == "offers":
+                self._offers.tick()
             elif what == "question":
                 self._replying.due(now)
             elif what == "ghost" and self._network is not None:

@@ -91,12 +91,16 @@ class Router:
         self._persistent: list[tuple[str, bool]] = []  # topics where everything is kept
         self._nobody = Route([])  # for messages of a type that has no rule
         self._nobody.reports = True
+        # Told of everything that is wanted, by its number in the index: one more or one less, and
+        # whether it is another node that wants it.
+        self.on_interest: Callable[[int, bool, bool], None] | None = None
+        self.offered: Callable[[int, str], bool] | None = None  # whether a client may publish this
         self.on_member: Callable[[bool, str], None] | None = None  # elsewhere: one more, one less
         self.override: Callable[[bytes], Route] | None = None  # asked about rules in a message
         self.on_dismiss: Callable[[int], None] | None = None  # told of connections that are gone
         self._refused = {
             name: Route([], refusal=CODES[name].number)
-            for name in ("bad-topic", "not-authorized", "not-supported")
+            for name in ("bad-topic", "not-authorized", "not-supported", "not-advertised")
         }
 
     @property
@@ -204,6 +208,8 @@ class Router:
             self._own[number] = own
             if own.known:
                 self._screens[number] = outlet
+        if self.on_interest is not None:
+            self.on_interest(filter, True, key in self._links)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         if key in self._links:
@@ -233,6 +239,8 @@ class Router:
         filter = self.index.add(plan, pattern.encode(), exact)
         number = self._takers.add(filter, outlet, id)
         self._entered[number] = told
+        if self.on_interest is not None:
+            self.on_interest(filter, True, False)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         if told and self._watch is not None:
@@ -262,6 +270,8 @@ class Router:
         outlet = self._takers.admit(Outlet(-1 - slot, slot))
         filter = self.index.add(plan, pattern.encode(), exact)
         self._kept[slot] = outlet, self._takers.add(filter, outlet, 1)
+        if self.on_interest is not None:
+            self.on_interest(filter, True, False)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         self._tell_kept(slot)
@@ -301,6 +311,8 @@ class Router:
         outlet, numbers = self._away[slot]
         filter = self.index.add(plan, pattern.encode(), exact)
         numbers[number] = self._takers.add(filter, outlet, 1)
+        if self.on_interest is not None:
+            self.on_interest(filter, True, False)
         if self._linked:
             self.index.set_links(filter, self._takers.links_of(filter))
         self._changed(True)
@@ -336,6 +348,8 @@ class Router:
         self._own.pop(number, None)
         if number in self._screens:
             self._takers.dismiss(self._screens.pop(number))
+        if self.on_interest is not None:
+            self.on_interest(filter, False, link)
         only_topic = self.index.text(filter) is None
         if link and self.on_member is not None:
             pattern = self.index.topic_of(filter)[0].decode()
@@ -349,6 +363,29 @@ class Router:
             self.index.set_links(filter, self._takers.links_of(filter))
         self.index.release(filter)
         return only_topic
+
+    def interests(self) -> Iterator[int]:
+        """Everything that is wanted, by whomever, by its number in the index, as often as it is."""
+        for held in self._held.values():
+            yield from map(self._takers.filter_of, held.values())
+        for _, number in self._kept.values():
+            yield self._takers.filter_of(number)
+        for _, numbers in self._away.values():
+            yield from map(self._takers.filter_of, numbers.values())
+        yield from map(self._takers.filter_of, self._entered)
+        for one in self._leaving:
+            yield from map(self._takers.filter_of, one.subscriptions)
+
+    def describe(self, filter: int) -> tuple[str, bool, str]:
+        """What is wanted under a number: a pattern, whether exactly that, a selector."""
+        pattern, exact = self.index.topic_of(filter)
+        return pattern.decode(), exact, self.index.text(filter) or ""
+
+    def refuses(self, key: int, topic: str) -> bool:
+        """Whether a client may not publish to a topic because it did not say that it will."""
+        if self.offered is None or topic.startswith("$") or key in self._links:
+            return False
+        return key in self._principals and not self.offered(key, topic)
 
     def _describe(self, number: int) -> tuple[Any, ...]:
         """What a subscription, as takers know it, asks for: three things, or five."""
@@ -475,6 +512,8 @@ class Router:
             return self._refused["not-authorized"]
         if not self._authorize(principal, "publish", text):
             return self._refused["not-authorized"]
+        if self.offered is not None and self.refuses(source.key, text):
+            return self._refused["not-advertised"]
         route = self._routes.get(topic)
         if route is None:
             if len(self._routes) >= self._limits.topics_cached:

@@ -9,7 +9,7 @@ from typing import Any
 from regraft.overlay import messages
 from regraft.routing import messages as words
 from regraft.routing.filters import Filter
-from regraft.wire import peers
+from regraft.wire import offers, peers
 
 ANNOUNCED_BYTES = 16_384  # of filters in one frame
 
@@ -63,8 +63,12 @@ def graft_frame(message: words.Message) -> Any:
             return peers.Flush(*message)
         case words.Restored():
             return peers.Restored(*message)
+        case words.Heeded(number):
+            return offers.Heeded(number)
         case words.Rerouted():
             return peers.Rerouted(*message)
+        case words.Mark():
+            raise AssertionError("it is never sent")
 
 
 def graft_message(frame: Any) -> words.Message:

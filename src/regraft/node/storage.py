@@ -136,6 +136,11 @@ class Storage:
             self.journal.requests.clear()
 
     @property
+    def publishes_later(self) -> bool:
+        """Whether something is kept here that the node will publish itself, when it is time."""
+        return self.mailroom.delays.some or bool(self.journal.state.prepared)
+
+    @property
     def pressed(self) -> bool:
         """Whether so much waits for the disk that publishers must wait.
 

@@ -104,7 +104,7 @@ class Inquiry:
         if refusal and (one.size or one.made):
             code = BY_NUMBER[refusal]
             raise LocalError(code.name, f"not committed: {code.meaning}")
-        messages = self._check_messages(one, c.session.principal, now)
+        messages = self._check_messages(one, c, c.session.principal, now)
         accepted = [part for id, ranges in one.settle.items() for part in self._held(c, id, ranges)]
         made = self._check_made(one.made, c.session.principal)
         for name in one.removed:
@@ -115,7 +115,7 @@ class Inquiry:
 
     # ------------------------------------------------------------------------ messages
 
-    def _check_messages(self, one: Undertaking, principal: str, now: Now) -> int:
+    def _check_messages(self, one: Undertaking, c: Connection, principal: str, now: Now) -> int:
         bundle = Bundle(self._limits.frame_bytes)
         try:
             bundle.check(memoryview(one.passing), False, now.wall_us)
@@ -141,6 +141,8 @@ class Inquiry:
             check_topic(text)
             if not self._authorize(principal, "publish", text):
                 raise LocalError("not-authorized", f"{principal} may not publish to {text!r}")
+            if self._router.refuses(c.key, text):
+                raise LocalError("not-advertised", f"{text!r} was not advertised by this client")
         if bundle.delayed and DELAYED not in self._journal.state.mailboxes:
             if self._router.lane.postpone is not None:
                 self._router.lane.postpone()

@@ -22,6 +22,8 @@ Rules:
   compared: a leaf of the tree does not index what the rest of the tree wants.
 - `everybody` is what a new link begins with, so that it does not have to be worked out again. It
   is kept as long as there are several links, and a while longer.
+- Where it is `gated`, a link is told only what passes its gate (`advertisements`): it begins with
+  nothing, and whenever the gate changes, what may pass now rises and what may not falls.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from regraft.limits import Limits
 from regraft.model.selector.cover import Form
 from regraft.model.topics import check_pattern
 from regraft.model.userfilter import UserFilters
+from regraft.routing.advertisements import Gate, is_own
 from regraft.routing.covering import CoverIndex
 from regraft.routing.explaining import explain_link
 from regraft.routing.filters import Filter, size_of
@@ -68,6 +71,8 @@ class Forwarding:
         bugs: frozenset[str] = frozenset(),
     ) -> None:
         self._reconfigurator = reconfigurator
+        self.gated = False  # `Advertising` says so, before there is a link
+        self._bugs = bugs
         self._covering = covering
         self._work_max = work_max
         self._unsubscribe_first = "unsubscribe-first" in bugs
@@ -168,7 +173,12 @@ class Forwarding:
             self._used = True
             self._rising.update(dict.fromkeys(self._held.values(), self._step))
         holder = self._holders[key] = Holder(key)
-        link = self._links[key] = Link(holder, self._seed(), self._step)
+        if self.gated:
+            link = Link(holder, self._new_reduction(), self._step, Gate(self._bugs))
+            self._rise_all(held for held in self._held.values() if is_own(held.filter))
+        else:
+            link = Link(holder, self._seed(), self._step)
+        self._links[key] = link
         link.dormant = dormant
         self._unused_ns = now_ns if len(self._links) == 1 else None
 
@@ -208,7 +218,7 @@ class Forwarding:
             self._reconfigurator.forget()
             for waiting in list(self._waiting):
                 self._end(waiting)
-            if self._everybody is None:
+            if self._everybody is None and not self.gated:
                 self._everybody = View(None, link.reduction)
         self._unused_ns = now_ns if len(self._links) == 1 else None
 
@@ -241,6 +251,47 @@ class Forwarding:
         if self._unused_ns is not None and self._everybody is not None:
             times.append(self._unused_ns + _UNUSED_NS)
         return min((time for time in times if time is not None), default=None)
+
+    # ---------------------------------------------------------- for advertisements
+
+    def offered(self, key: int, adds: Iterable[Filter], removes: Iterable[Filter]) -> None:
+        """A neighbour offers these, and those no longer: it may have to be told other things."""
+        link = self._links[key]
+        assert link.gate is not None
+        more = less = False
+        for filter in adds:
+            link.gate.add(filter)
+            more = True
+        for filter in removes:
+            link.gate.remove(filter)
+            less = True
+        self._step += 1
+        if more and "offers-late" not in self._bugs:
+            self._rise_all(self._held.values())
+        if less:
+            some = [held for number, held in self._of_number.items() if number in link.reduction]
+            self._bulk.append((self._step, iter(some)))
+
+    def _rise_all(self, some: Iterable[Held]) -> None:
+        for held in some:
+            self._rising.setdefault(held, self._step)
+
+    def open_gate(self, key: int) -> None:
+        """A neighbour has said all that it offers."""
+        gate = self._links[key].gate
+        assert gate is not None
+        gate.open = True
+
+    def complete_gate(self, key: int) -> None:
+        """All that is wanted of what a new link offers is known here."""
+        gate = self._links[key].gate
+        assert gate is not None
+        self._step += 1
+        gate.complete, gate.step = True, self._step
+
+    def last_number(self, key: int) -> int:
+        """The last number under which a link was told something."""
+        return self._links[key].last_number
 
     # -------------------------------------------------------- for reconfigurations
 
@@ -320,6 +371,8 @@ class Forwarding:
     def _speak(self, link: Link) -> bool:
         """Say what was to be said behind what is told now; whether there was or is something."""
         had = bool(link.after)
+        if link.gate is not None and not link.gate.open:
+            return had
         while link.after and not (link.to_add or link.doubtful or link.given):
             step, message = link.after[0]
             if self._behind(step) or (link.to_remove and not link.collecting):
@@ -385,6 +438,8 @@ class Forwarding:
                 continue
             add, remove = self._flush(link)
             done = not link.to_add and not link.doubtful and not self._behind(link.step)
+            if link.gate is not None:
+                done = done and link.gate.complete and not self._behind(link.gate.step)
             synced = done and not link.synced and not link.given
             if self._speak(link):
                 synced = False  # that is said behind it
@@ -432,7 +487,7 @@ class Forwarding:
             if view.wants(held) and not (held.number and held.number in view.reduction)
         ]
         if not views:
-            return 1
+            return 1 + len(self._links) if self.gated else 1
         compared = self._index.comparisons
         cost = _REDUCED * len(views) if self._covering else 1
         if not held.number:

@@ -46,6 +46,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from regraft.errors import LocalError, PeerError
 from regraft.model.topics import check_pattern
+from regraft.routing.advertisements import Advertising
 from regraft.routing.filters import Filter, size_of
 from regraft.routing.forwarding import Forwarding
 from regraft.routing.messages import (
@@ -135,6 +136,7 @@ class Grafting:
         self._enter = enter  # told what a neighbour wants that did not say so
         self._remove = remove  # and does not any more
         self._bugs = bugs
+        self.advertising: Advertising | None = None  # told of the same links
         self._keys: dict[bytes, int] = {}  # neighbours
         self._nodes: dict[int, bytes] = {}
         self._losses: dict[bytes, Loss] = {}
@@ -173,6 +175,13 @@ class Grafting:
         path: Path = NO_PATH,
     ) -> None:
         """There is a link; with a rid in place of a lost one, `leading` if this end sought it."""
+        self._added(key, node, rid, now_ns, leading, path)
+        if self.advertising is not None:
+            self.advertising.added(key, now_ns)
+
+    def _added(
+        self, key: int, node: bytes, rid: bytes, now_ns: int, leading: bool, path: Path
+    ) -> None:
         self._keys[node] = key
         self._nodes[key] = node
         forwarding, protocol = self._forwarding, self._protocol
@@ -224,6 +233,8 @@ class Grafting:
             loss = Loss(key, held, told, fresh_ns, fresh_ns + delay_ns, planned)
             _keep(self._losses, rid, loss, now_ns)
         forwarding.lost(key, rid, planned, now_ns, may_wait=flushed is None)
+        if self.advertising is not None:
+            self.advertising.lost(key, rid, planned, now_ns)
         if flushed is not None and flushed.message.echo:
             self._say(flushed.key, Restored(rid))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from regraft.routing.advertisements import Gate
 from regraft.routing.filters import Filter
 from regraft.routing.messages import Message, Numbered, Reroute
 from regraft.routing.reduction import Reduction
@@ -67,8 +68,15 @@ class View:
 class Link(View):
     """A neighbour: what it has to be told, and what it was told."""
 
-    def __init__(self, holder: Holder, reduction: Reduction | Unreduced, step: int) -> None:
+    def __init__(
+        self,
+        holder: Holder,
+        reduction: Reduction | Unreduced,
+        step: int,
+        gate: Gate | None = None,
+    ) -> None:
         super().__init__(holder, reduction)
+        self.gate = gate  # what it offers, where that matters
         self.key = holder.key
         self.holder = holder
         self.step = step  # at which it was added
@@ -97,16 +105,19 @@ class Link(View):
         """Whether there is something to be told."""
         if self.dormant:
             return False
-        more = self.to_add or self.to_remove or self.given or self.unwanted or self.after
-        return bool(more) or not self.synced
+        more = self.to_add or self.to_remove or self.given or self.unwanted
+        gate = self.gate
+        said = self.after and (gate is None or gate.open)
+        return bool(more or said) or not (self.synced or (gate is not None and not gate.complete))
 
     def wants(self, held: Held) -> bool:
         """Whether a filter has a place here."""
-        return held.wanted_besides(self.holder) and held not in self.tags
+        wanted = held.wanted_besides(self.holder) and held not in self.tags
+        return wanted and (self.gate is None or self.gate.passes(held.filter))
 
     def keeps(self, held: Held, group: int) -> bool:
         """Whether a filter has to stay, be it until the waiting for a lost link ends."""
-        if held in self.tags:
+        if held in self.tags or (self.gate is not None and not self.gate.passes(held.filter)):
             return False
         if held.wanted_besides(self.holder):
             return True

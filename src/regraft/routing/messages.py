@@ -53,4 +53,16 @@ class Rerouted(NamedTuple):
     remove: tuple[int, ...]
 
 
-Message: TypeAlias = Flush | Restored | Activate | Reroute | Rerouted
+class Heeded(NamedTuple):
+    """All that is wanted of what you offered, up to this number, I have said."""
+
+    number: int
+
+
+class Mark(NamedTuple):
+    """Nothing that is sent: so far has come what is told."""
+
+    id: int
+
+
+Message: TypeAlias = Flush | Restored | Activate | Reroute | Rerouted | Heeded | Mark

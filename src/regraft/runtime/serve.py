@@ -115,6 +115,8 @@ def joining(config: Config, host: str, port: int) -> Joining:
         deferral_ms=config.deferral_ms,
         covering=config.covering == "on",
         bugs=frozenset({bug} if bug else ()),
+        advertisements=config.advertisements == "on",
+        standing=tuple(addresses(config.offers)),
     )
 
 

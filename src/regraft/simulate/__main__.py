@@ -9,6 +9,7 @@
     python -m regraft.simulate --custody --seeds 0..9999       persistent messages between nodes
     python -m regraft.simulate --replies --seeds 0..9999
     python -m regraft.simulate --traces --seeds 0..9999
+    python -m regraft.simulate --offers --seeds 0..9999        publishers that advertise
     python -m regraft.simulate --filters --seeds 0..9999       filters that guests bring
 
 A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
@@ -27,6 +28,7 @@ from regraft.simulate.durable_story import DurableStory
 from regraft.simulate.filter_story import FilterStory, filter_plan
 from regraft.simulate.grove_story import GroveStory
 from regraft.simulate.network_story import NetworkStory
+from regraft.simulate.offer_story import OfferStory, offer_plan
 from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
 from regraft.simulate.reply_story import ReplyStory, reply_plan
 from regraft.simulate.shrink import TRIES_MAX, shrink
@@ -80,6 +82,17 @@ def tell_traces(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> li
         reports = sum(len(told.reports) for told in story.traces)
         told = f"{len(story.traces)} traces, {reports} reports"
         print(f"seed {seed}: traces at {story.plan.nodes} nodes, {told}")
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
+def tell_offers(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
+    """A story of publishers that advertise; the complaints."""
+    story = OfferStory(offer_plan(seed), bugs, print if trace else None)
+    found = story.tell()
+    if found or not quiet:
+        by = "routed by offers" if story.plan.advertisements else "told of demand"
+        acts = f"{story.counts.get('offer', 0)} offers, {story.silenced} messages not published"
+        print(f"seed {seed}: {story.plan.nodes} nodes, {by}, {story.plan.mode}, {acts}")
     return [f"{one.kind}: {one.text}" for one in found]
 
 
@@ -177,6 +190,7 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("--network", action="store_true", help="only the story of many nodes")
     add("--replies", action="store_true", help="only the story of questions and contexts")
     add("--traces", action="store_true", help="only the story of traces")
+    add("--offers", action="store_true", help="only the story of publishers that advertise")
     add("--filters", action="store_true", help="only the story of filters that guests bring")
     add("--grove", action="store_true", help="only the story of links that replace others")
     add("--custody", action="store_true", help="about persistent messages between nodes")
@@ -208,6 +222,7 @@ def main(arguments: list[str]) -> int:
     grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
     replies = partial(tell_replies, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     traces = partial(tell_traces, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
+    offers = partial(tell_offers, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     filters = partial(tell_filters, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
     if asked.filters:
         tellers = [filters]
@@ -215,10 +230,12 @@ def main(arguments: list[str]) -> int:
         tellers = [grove]
     elif asked.traces:
         tellers = [traces]
+    elif asked.offers:
+        tellers = [offers]
     elif asked.replies:
         tellers = [replies]
     elif not only:
-        tellers = [tell, tell_durable, networks.tell, grove, replies, traces, filters]
+        tellers = [tell, tell_durable, networks.tell, grove, replies, traces, offers, filters]
     failed = 0
     for number, seed in enumerate(seeds, 1):
         for teller in tellers:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 from regraft.model.message import Message
 from regraft.model.selector import Selector
 from regraft.model.selector.ast import And, Condition, TopicMatch
-from regraft.model.selector.cover import Form, form_covers, form_of
+from regraft.model.selector.cover import Form, form_covers, form_of, form_overlaps
 from regraft.model.topic_cover import levels_of
 from regraft.model.topics import matches
 
@@ -80,6 +80,12 @@ def covers(a: Filter, b: Filter) -> bool:
     if a.band and (not b.band or b.band[0] < a.band[0] or a.band[1] < b.band[1]):
         return False
     return a == b or form_covers(_form(a), _form(b))
+
+
+@lru_cache(1 << 16)
+def overlaps(a: Filter, b: Filter) -> bool:
+    """Whether something may be taken by both; topics of the nodes' own count as taken anyway."""
+    return a.pattern.startswith("$") or form_overlaps(_form(a), _form(b))
 
 
 # ------------------------------------------------------------------------------- the tree
@@ -235,8 +241,12 @@ def tables(
     wanted: Mapping[Key, set[Filter]],  # by guests at each node
     interests: Callable[[Key], Mapping[str, Any]],
     covering: bool = True,
+    offered: Mapping[Key, set[Filter]] | None = None,  # by guests at each node, if that counts
 ) -> Iterator[Complaint]:
-    """Over each link goes what is wanted behind it. The links must be one tree."""
+    """Over each link goes what is wanted behind it, of what is offered on its other side.
+
+    The links must be one tree.
+    """
     said = {key: interests(key) for key in standings}
     for key, standing in standings.items():
         local = filters(said[key]["local"])
@@ -251,6 +261,11 @@ def tables(
                 yield Complaint("table", text)
             behind = _behind(standings, key, other)
             whole = set().union(*(wanted.get(node, set()) for node in behind))
+            if offered is not None:
+                here = _behind(standings, other, key)
+                near = set().union(*(offered.get(node, set()) for node in here))
+                own = {one for one in whole if one.pattern.startswith("$")}
+                whole = own | {one for one in whole if any(overlaps(one, a) for a in near)}
             yield from same(f"{key} was told by {other}", theirs, whole, covering)
 
 

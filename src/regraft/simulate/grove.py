@@ -19,19 +19,20 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+from regraft.routing.advertisements import Advertising
 from regraft.routing.filters import Filter
 from regraft.routing.forwarding import LOCAL, WORK_MAX, Forwarding
 from regraft.routing.grafting import NO_PATH, Grafting, Path
-from regraft.routing.messages import Message
-from regraft.routing.reconfiguration import PROTOCOLS
-from regraft.simulate.checkers import Complaint, canonical, same
+from regraft.routing.messages import Heeded, Message, Numbered
+from regraft.routing.reconfiguration import PROTOCOLS, DeferredTimed
+from regraft.simulate.checkers import Complaint, canonical, overlaps, same
 
 MS = 1_000_000
 FAR_NS = 20_000 * MS  # what is due later does not matter here
@@ -48,6 +49,7 @@ class Setting:
     notice_ms: float = 0.0  # until an end notices that a link is lost or there, at most
     work_max: int = WORK_MAX
     bugs: frozenset[str] = frozenset()
+    advertisements: bool = False  # interests go only where something overlapping is offered
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +81,9 @@ class Site:
     alive: dict[int, Way] = field(default_factory=dict)  # while they are there
     local: Counter[Filter] = field(default_factory=Counter)
     due_ns: int = -1
+    advertising: Advertising | None = None
+    offers: Counter[Filter] = field(default_factory=Counter)
+    unheeded: dict[int, Callable[[], None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -126,11 +131,17 @@ class Grove:
         if name == "mixed":
             name = self.random.choice(sorted(PROTOCOLS))
         protocol = PROTOCOLS[name](setting.delay_ms)
-        forwarding = Forwarding(protocol, setting.covering, setting.work_max, setting.bugs)
+        how = (setting.covering, setting.work_max, setting.bugs)
+        forwarding = Forwarding(protocol, *how)
         id = Random(f"id {number}").randbytes(16)
         nothing: Callable[[int, Any], None] = lambda key, some: None  # noqa: E731
         grafting = Grafting(id, forwarding, protocol, nothing, nothing, setting.bugs)
-        return Site(number, id, forwarding, grafting)
+        site = Site(number, id, forwarding, grafting)
+        if setting.advertisements:
+            offers = Forwarding(DeferredTimed(setting.delay_ms), *how)
+            site.advertising = Advertising(offers, forwarding, setting.bugs)
+            grafting.advertising = site.advertising
+        return site
 
     # ------------------------------------------------------------------------- time
 
@@ -161,6 +172,8 @@ class Grove:
             return
         site.due_ns = -1
         site.grafting.tick(self.now)
+        if site.advertising is not None:
+            self._offer(site, site.advertising)
         for key, adds, removes, synced in site.forwarding.announce(self.now):
             if adds or removes:
                 self._send(site.ways[key], (adds, removes), len(adds), len(removes))
@@ -172,8 +185,18 @@ class Grove:
             self._send(site.ways[key], message)
         self._look(site)
 
+    def _offer(self, site: Site, advertising: Advertising) -> None:
+        for key, adds, removes, synced in advertising.announce(self.now):
+            self.record.said["offer"] += len(adds)
+            self.record.said["withdraw"] += len(removes)
+            self._send(site.ways[key], Offered(adds, removes, synced))
+        for number in advertising.ready():
+            site.unheeded.pop(number)()
+
     def _look(self, site: Site) -> None:
         times = [site.forwarding.next_ns, site.grafting.next_ns]
+        if site.advertising is not None:
+            times.append(site.advertising.next_ns)
         ns = min((time for time in times if time is not None), default=None)
         if ns is not None and ns <= self.now + FAR_NS:
             self._wake(site, max(ns, self.now))
@@ -214,6 +237,10 @@ class Grove:
             self.record.last_ns = self.now
             if type(what) is tuple:
                 site.forwarding.received(key, *what)
+            elif type(what) is Offered and site.advertising is not None:
+                site.advertising.heard(key, *what)
+            elif type(what) is Heeded and site.advertising is not None:
+                site.advertising.heeded(key, what.number)
             else:
                 message: Message = what
                 site.grafting.heard(key, message, self.now)
@@ -342,6 +369,29 @@ class Grove:
         site.forwarding.release(LOCAL, filter)
         self._wake(site, self.now)
 
+    def advertise(
+        self, number: int, filter: Filter, heeded: Callable[[], None] = lambda: None
+    ) -> None:
+        """A client offers something; told when all who want it are known."""
+        site = self.sites[number]
+        assert site.advertising is not None
+        site.offers[filter] += 1
+        site.advertising.offers.hold(LOCAL, filter)
+        self._count += 1
+        site.unheeded[self._count] = heeded
+        site.advertising.wait(self._count)
+        self._wake(site, self.now)
+
+    def withdraw(self, number: int, filter: Filter) -> None:
+        """A client that offers something does not any more."""
+        site = self.sites[number]
+        assert site.advertising is not None
+        site.offers[filter] -= 1
+        if not site.offers[filter]:
+            del site.offers[filter]
+        site.advertising.offers.release(LOCAL, filter)
+        self._wake(site, self.now)
+
     def publish(self, number: int, wanted_by: frozenset[Filter]) -> None:
         """An event for these filters; it should come to everybody who has one of them now."""
         self._last_event += 1
@@ -381,18 +431,37 @@ class Grove:
                 if received != sent:
                     text = f"{site.number} heard {received}, {way.target.number} said {sent}"
                     yield Complaint("table", text)
-                wanted = self._wanted_behind(way)
+                wanted = self._behind(way, lambda site: site.local)
+                if self.setting.advertisements:
+                    yield from self._offers_right(way)
+                    offered = self._behind(way.back, lambda site: site.offers)
+                    wanted = {one for one in wanted if any(overlaps(one, a) for a in offered)}
                 told = {canonical(*one[:3]) for one in received.values()}
                 if len(set(received.values())) < len(received):
                     yield Complaint("table", f"{site.number} was told something twice")
                 what = f"{site.number} was told by {way.target.number}"
                 yield from same(what, told, wanted, self.setting.covering)
 
-    def _wanted_behind(self, way: Way) -> set[Any]:
+    def _offers_right(self, way: Way) -> Iterator[Complaint]:
+        """What a site was told of offers is what there is behind the other, and nobody waits."""
+        here, there = way.source.advertising, way.target.advertising
+        assert here is not None and there is not None
+        heard = here.offers.rows()[way.key][0]
+        if heard != there.offers.rows()[way.far_key][1]:
+            yield Complaint("offers", f"{way.source.number} heard other offers than were made")
+        told = {canonical(*one) for one in heard.values()}
+        offered = self._behind(way, lambda site: site.offers)
+        what = f"{way.source.number} was offered by {way.target.number}"
+        yield from same(what, told, offered, self.setting.covering)
+        if here.waiting:
+            yield Complaint("unheeded", f"{way.source.number} still waits for answers")
+
+    def _behind(self, way: Way, of: Callable[[Site], Iterable[Filter]]) -> set[Any]:
+        """Filters of all sites behind the end of a way."""
         found: set[Any] = set()
         todo, seen = [way.target.number], {way.source.number, way.target.number}
         for number in todo:
-            found.update(canonical(*one[:3]) for one in self.sites[number].local)
+            found.update(canonical(*one[:3]) for one in of(self.sites[number]))
             for other in self.sites[number].alive.values():
                 if other.target.number not in seen:
                     seen.add(other.target.number)
@@ -403,6 +472,14 @@ class Grove:
 def _listed(part: Any) -> int:
     """How many filters, or numbers of them, a part of a message lists; nodes do not count."""
     return len(part) if type(part) is tuple and part and type(part[0]) is not bytes else 0
+
+
+class Offered(NamedTuple):
+    """What goes over a way about offers."""
+
+    adds: list[Numbered]
+    removes: list[int]
+    synced: bool
 
 
 @dataclass(frozen=True, slots=True)

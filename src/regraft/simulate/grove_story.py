@@ -15,7 +15,7 @@ from random import Random
 from regraft.routing.filters import Filter
 from regraft.routing.reconfiguration import PROTOCOLS
 from regraft.simulate.checkers import Complaint
-from regraft.simulate.grove import MS, Grove, Setting
+from regraft.simulate.grove import MS, Grove, Setting, Site
 from regraft.simulate.plan import PATTERNS, SELECTORS
 
 MODES = ("isolated", "overlapping", "interrupted")
@@ -30,6 +30,7 @@ class GroveStory:
     protocol: str = ""  # instead of the one that the seed chooses
     covering: bool | None = None
     mode: str = ""
+    advertisements: bool = False
     grove: Grove = field(init=False)
     complaints: list[Complaint] = field(default_factory=list)
     _random: Random = field(init=False)
@@ -51,6 +52,7 @@ class GroveStory:
             random.choice((0, 2, 60)),
             random.choice((1, 2, 8, 1000)),
             self.bugs,
+            self.advertisements,
         )
         self.grove = Grove(self.seed, random.randint(3, 14), setting, random.choice((2, 3, 4)))
         self._churn = random.random() < 0.4
@@ -70,6 +72,8 @@ class GroveStory:
         for site in grove.sites:
             for _ in range(random.choice((0, 1, 2))):
                 grove.subscribe(site.number, random.choice(self._pool))
+            if self.advertisements and random.random() < 0.4:
+                grove.advertise(site.number, random.choice(self._pool))
         grove.run()
         for _ in range(3):
             if not self.complaints:
@@ -140,7 +144,8 @@ class GroveStory:
         path = grove.replace(a, b, c, d, rid)
         grove.run()
         setting = grove.setting
-        if setting.protocol == "reconfiguration-path" and not setting.covering:
+        plain = not (setting.covering or setting.advertisements)
+        if setting.protocol == "reconfiguration-path" and plain:
             self.complaints += self._off_path({*path.head, *path.tail})
 
     def _off_path(self, path: set[bytes]) -> Iterator[Complaint]:
@@ -164,6 +169,8 @@ class GroveStory:
             grove.link(before, end)
             for filter in random.sample(self._pool, random.choice((0, 1, 2))):
                 grove.subscribe(end, filter)
+                if self.advertisements and random.random() < 0.5:
+                    grove.advertise(end, filter)
         grove.run(random.choice((grove.now, grove.now + 10 * MS, None)))
         rid = grove.cut(way)
         d = random.choice(grove.side(b))
@@ -184,10 +191,18 @@ class GroveStory:
         """Somebody wants something else."""
         random = self._random
         site = random.choice(self.grove.sites)
-        if site.local and random.random() < 0.5:
+        if self.advertisements and random.random() < 0.5:
+            self._offer_else(site)
+        elif site.local and random.random() < 0.5:
             self.grove.unsubscribe(site.number, random.choice(sorted(site.local)))
         else:
             self.grove.subscribe(site.number, random.choice(self._pool))
+
+    def _offer_else(self, site: Site) -> None:
+        if site.offers and self._random.random() < 0.5:
+            self.grove.withdraw(site.number, self._random.choice(sorted(site.offers)))
+        else:
+            self.grove.advertise(site.number, self._random.choice(self._pool))
 
 
 def _filter(random: Random) -> Filter:

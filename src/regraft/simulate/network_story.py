@@ -177,7 +177,7 @@ class NetworkStory:
             hold_down_ms_max=2000,
         )
         how = (plan.reconfiguration, plan.deferral_ms, plan.covering)
-        joining = Joining(_address(index), options, *how, self.bugs)
+        joining = Joining(_address(index), options, *how, self.bugs, plan.advertisements)
         broker.node.join(joining, self.world.now())
         broker.begin()
         self._look(broker, key)
@@ -467,7 +467,7 @@ class NetworkStory:
         if end is None:
             return False
         one, other = end.address, end.other.address
-        names = {_name_at(one), _name_at(other)}
+        names = {one.partition(":")[0], other.partition(":")[0]}
         ways = [(one, other)] if one_sided else [(one, other), (other, one)]
         for way in ways:
             self.network.silence(*way)
@@ -626,8 +626,11 @@ class NetworkStory:
         for broker in self._brokers.values():
             key = self._keys[broker]
             wanted.setdefault(key, set()).update(self.disks.wanted(key[0]))
-        yield from tables(standings, wanted, self._interests, self.plan.covering)
+        yield from self._tables(wanted)
         yield from self.disks.custodies.unsettled()
+
+    def _tables(self, wanted: dict[Key, set[Filter]]) -> Iterator[Complaint]:
+        return tables(self.tree.standings, wanted, self._interests, self.plan.covering)
 
     def _last_round(self) -> None:
         """Everybody says something, and whoever wants it gets it."""
@@ -670,10 +673,6 @@ def _name(index: int) -> str:
 
 def _address(index: int) -> str:
     return f"node-{index}:7447"
-
-
-def _name_at(address: str) -> str:
-    return address.partition(":")[0]
 
 
 ACTS: dict[str, Callable[..., bool]] = {

@@ -66,6 +66,7 @@ class Plan:
     deferral_ms: int = 3000
     covering: bool = True
     disks: tuple[tuple[int, str], ...] = ()  # nodes that have one, and what they retain there
+    advertisements: bool = False  # the network routes by them
     custody: bool = False  # it is about persistent messages between nodes
 
     def without(self, acts: Sequence[Act]) -> Plan:

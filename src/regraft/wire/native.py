@@ -43,7 +43,7 @@ from regraft.kernels.checksum import crc32c
 from regraft.kernels.envelope import fields_of
 from regraft.model import varint
 from regraft.model.message import Message, decode_envelope, encode_envelope
-from regraft.wire import peers, protobuf, questions, traces
+from regraft.wire import offers, peers, protobuf, questions, traces
 from regraft.wire.protobuf import (
     boolean,
     enumeration,
@@ -127,6 +127,12 @@ class Kind(IntEnum):
     DECIDE = 62  # client -> node
     DECIDED = 63  # node -> client
     TRACE = 70  # client -> node, node -> node
+    OFFERS = 80  # node -> node
+    HEEDED = 81  # node -> node
+    ADVERTISE = 82  # client -> node
+    ADVERTISED = 83  # node -> client
+    UNADVERTISE = 84  # client -> node
+    DEMAND = 85  # node -> client
 
 
 class StallPolicy(IntEnum):
@@ -526,6 +532,12 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.DECIDE: Decide,
     Kind.DECIDED: Decided,
     Kind.TRACE: traces.Trace,
+    Kind.OFFERS: offers.Offers,
+    Kind.HEEDED: offers.Heeded,
+    Kind.ADVERTISE: offers.Advertise,
+    Kind.ADVERTISED: offers.Advertised,
+    Kind.UNADVERTISE: offers.Unadvertise,
+    Kind.DEMAND: offers.Demand,
 }
 KINDS: dict[type[Any], Kind] = {cls: kind for kind, cls in CLASSES.items()}
 
@@ -585,6 +597,12 @@ Control: TypeAlias = (
     | Decide
     | Decided
     | traces.Trace
+    | offers.Offers
+    | offers.Heeded
+    | offers.Advertise
+    | offers.Advertised
+    | offers.Unadvertise
+    | offers.Demand
 )
 
 
@@ -622,13 +640,8 @@ def read_confirmed(payload: bytes) -> tuple[int, int, int]:
 def read_transfer(payload: bytes) -> tuple[int, tuple[int, ...], int, int, int]:
     """What a receiver of a run wants to know: how many, for whom, sequence, attempts, question."""
     transfer: Transfer = decode(Kind.TRANSFER, payload)
-    return (
-        transfer.count,
-        transfer.subscriptions,
-        transfer.first_sequence,
-        transfer.delivery_count,
-        transfer.question,
-    )
+    place = transfer.first_sequence, transfer.delivery_count, transfer.question
+    return transfer.count, transfer.subscriptions, *place
 
 
 # ---------------------------------------------------------------------- frames

@@ -38,6 +38,7 @@ class Peer:
     credit_messages: int = uint64(7)
     credit_bytes: int = uint64(8)
     frame_bytes_max: int = uint32(9)
+    advertisements: bool = boolean(10)
 
 
 @dataclass(frozen=True, slots=True)
