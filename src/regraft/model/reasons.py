@@ -48,6 +48,7 @@ REASONS: dict[str, str] = {
     "expired": "it has expired",
     "bad-topic": "its topic is none that can be published to",
     "not-authorized": "the publisher may not publish to this topic",
+    "not-advertised": "the network routes by advertisements, and the publisher has none for it",
     "no-journal": "it is persistent, and this node keeps no journal",
     "journal-failed": "it is persistent, and the journal takes nothing now",
     "delayed": "it waits here until it is to be delivered, and is published then",

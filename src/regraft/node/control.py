@@ -47,8 +47,7 @@ FEATURES = (
     "contexts",
     "filters",
     "traces",
-    *("topics", "selectors", "credit", "stall-policies", "groups", "replies", "contexts"),
-    *("filters", "offers"),
+    "offers",
 )
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
 TRANSACTIONS = "transactions"
