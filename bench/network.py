@@ -131,8 +131,10 @@ class Network:
     def _wait(self, holds: Callable[[int], bool], what: str) -> None:
         deadline = time.monotonic() + ROUTES_SECONDS
         while len(self.members) > 1:
-            below = [link for each in self.topologies() for link in links(each, parent=False)]
-            if all(holds(link["received"]) for link in below):
+            found = self.topologies()
+            below = [link for each in found for link in links(each, parent=False)]
+            # Every node wants one thing itself: what others have to say about its journal.
+            if all(holds(link["received"] - branch(found, link["node"])) for link in below):
                 return
             if time.monotonic() > deadline:
                 raise LostError(f"the nodes of the {self.label} do not {what}")
@@ -169,6 +171,12 @@ def links(topology: dict[str, Any], parent: bool | None = None) -> list[dict[str
     """The links of a node; only that to its parent, or only those to its children."""
     found: list[dict[str, Any]] = topology["links"]
     return [each for each in found if parent is None or bool(each["parent"]) == parent]
+
+
+def branch(topologies: Sequence[dict[str, Any]], top: str) -> int:
+    """How many nodes there are in the branch below, and with, this one."""
+    below = [each["id"] for each in topologies if each["parent"] == top]
+    return 1 + sum(branch(topologies, each) for each in below)
 
 
 def is_one_tree(topologies: Sequence[dict[str, Any]]) -> bool:

@@ -15,6 +15,9 @@ from regraft.commands.topology import Seen, Tree, links_of, look_around
 from regraft.errors import LocalError, RegraftError, WorldError
 
 LOOK_S = 0.05  # between looks at what became of it
+TRIES = 10  # while other moves are in the way
+AGAIN_S = 0.2  # between them
+BUSY = "not-in-the-network"  # it, or a node on its way, takes part in something else
 NODES_MAX = 1000  # that are looked at
 PREFIX_MIN = 4  # characters of an id that are enough to be meant as one
 
@@ -110,15 +113,26 @@ async def _move(old: str, new: str, dry_run: bool, timeout: float, url: str | No
 
 
 async def _take(step: Step, timeout: float) -> None:
-    """One step, and wait until it is done."""
+    """One step, and wait until it is done; again, if other moves were in the way."""
+    for _ in range(TRIES - 1):
+        try:
+            return await _try(step, timeout)
+        except RegraftError as error:
+            if error.code.name != BUSY:
+                raise
+        await asyncio.sleep(AGAIN_S)
+    await _try(step, timeout)
+
+
+async def _try(step: Step, timeout: float) -> None:
     mover, target = step.mover, step.way[-1]
     async with await connect(mover.address, reconnect=False) as client:
-        before = await _moved(client)
+        before = await _outcome(client)
         way = [seen.id for seen in step.way]
         await client.command("link-move", address=target.address, way=way)
         try:
             async with asyncio.timeout(timeout):
-                while await _moved(client) == before:
+                while (now := await _outcome(client))[:2] == before[:2]:
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             raise WorldError(
@@ -126,6 +140,8 @@ async def _take(step: Step, timeout: float) -> None:
                 f"{_name(mover)} has not moved within {timeout:g} s; see `regraft inspect "
                 "topology`, and its log for the reason",
             ) from None
+        if now[0] == before[0]:
+            raise WorldError(BUSY, f"{_name(mover)} stays where it is: {now[2]}")
         parent = (await client.inspect("topology")).get("parent")
         if parent != target.id:
             raise WorldError("unreachable", f"{_name(target)} did not take {_name(mover)}")
@@ -142,9 +158,10 @@ async def _undo(done: list[Step], timeout: float) -> None:
         click.echo(f"moved {step.back.text}, as it was")
 
 
-async def _moved(client: Client) -> int:
-    found = await client.inspect("topology")
-    return int(found.get("moves", {}).get("moved", 0))
+async def _outcome(client: Client) -> tuple[int, int, str]:
+    """How often a node has moved, how often it did not though it was told to, and why."""
+    found = (await client.inspect("topology")).get("moves", {})
+    return int(found.get("moved", 0)), int(found.get("stayed", 0)), str(found.get("why", ""))
 
 
 def planned(tree: Tree, old: str, new: str) -> Move:

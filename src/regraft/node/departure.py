@@ -173,10 +173,13 @@ class Departure:
         self.ghosts.pop(ghost.c.key, None)
         self._gone(ghost.c, now)
 
-    def forget(self, key: int) -> None:
-        """A link is no more."""
+    def forget(self, key: int, now: Now) -> None:
+        """A link is no more; nothing comes from there, so nobody waits for that."""
         self.ghosts.pop(key, None)
         self.waiting.pop(key, None)
+        if self._undrained is not None and key in self._undrained:
+            self._undrained.discard(key)
+            self._check(now)
 
     # -------------------------------------------------------------------- in its place
 

@@ -15,6 +15,12 @@ B, a child of A, is to be below C. A, h, ..., C are the *way*.
 So each message has one way, or two of which the second is not used before the first has ended.
 Everything here has a time, after which it is done without the other: then something may be lost, as
 when a link breaks, but nothing comes twice.
+
+Moves that collide: a move *claims* the links of its way, and the old link for itself alone, from
+MOVING until FLUSH. What needs a claimed link to itself, or a link that somebody has to itself, is
+refused by the node that sees it, with READY and the reason: the one who wanted to move hears it
+after a round trip at most, and what it kept goes where it always went. So no two moves wait for one
+another. If a link of the way ends meanwhile, the node that sees that says so in the same way.
 """
 
 from __future__ import annotations
@@ -36,7 +42,9 @@ from regraft.overlay.lstree import LSTree
 from regraft.routing.grafting import NO_PATH, Grafting, Path
 from regraft.wire import peers
 
-KEPT_MAX = 1000  # moves of others that pass here
+CLAIMS_MAX = 1000  # moves of others that pass here
+WHY_MAX = 200  # characters of somebody's reason
+NOWHERE = -1  # the link that a move takes from the end of its way
 ASKED, SEEKING, LINKED, COMPLETE = range(4)
 
 
@@ -66,13 +74,16 @@ class Parting:
     flushed: bool = False  # what comes from now on goes to its new place, too
 
 
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """Somebody's move passes here, or ends here."""
+@dataclass(slots=True)
+class Claim:
+    """Somebody's move passes here, or ends here: until then its links stay as they are."""
 
-    key: int  # where it came from
+    back: int  # the link that it came by
+    onward: int  # and the one by which it goes on
     mover: bytes
+    alone: bool  # it came by the link that goes away: that one cannot be part of another way
     at_ns: int
+    answered: bool = False  # the way was there; what counts from now on is FLUSH
 
 
 class Moving:
@@ -108,13 +119,13 @@ class Moving:
         self._going: Going | None = None
         self._begun = b""  # the rid of the link that this node was told to leave
         self._partings: dict[int, Parting] = {}
-        self._passing: dict[bytes, Passing] = {}
-        self._expected: dict[bytes, Passing] = {}  # who comes here
+        self._claims: dict[bytes, Claim] = {}  # by rid
         self._held: dict[int, tuple[bytes, int]] = {}  # who came, and is sent nothing until when
         self.stirred = False  # there is something to be announced
         # What was routed by now and waits for the disk goes out before the action.
         self.when_safe: Callable[[Action, Now], None] = lambda action, now: action(now)
-        self.counts = {"moved": 0, "late": 0}
+        self.counts = {"moved": 0, "stayed": 0, "late": 0}
+        self.stayed = ""  # why it did, the last time
 
     def __bool__(self) -> bool:
         return bool(self._partings)
@@ -142,6 +153,10 @@ class Moving:
             raise LocalError("not-a-neighbour", "the way does not begin at this node's parent")
         if self._going or self._partings or self._departure.leaving or self._departure.ghosts:
             raise LocalError("not-in-the-network", "this node or a neighbour is moving or leaving")
+        self._expire(now)
+        why = self._occupied(old, True)
+        if why:
+            raise LocalError("not-in-the-network", f"{why}; try again in a moment")
         assert old.session is not None
         rid = self._begun = self._overlay.parent_rid
         self._freeze(old)
@@ -151,7 +166,7 @@ class Moving:
     def _is_ready(self, going: Going, ready: peers.Ready, now: Now) -> None:
         """The way is there: ask for the new place."""
         if not ready.ok:
-            self._stay(going, "a node on the way is no neighbour of the next", now)
+            self._stay(going, ready.why[:WHY_MAX] or "a node on the way said no", now)
             return
         going.stage = SEEKING
         going.at_ns = self._until(now, 3)
@@ -164,6 +179,8 @@ class Moving:
     def _stay(self, going: Going, why: str, now: Now) -> None:
         self._going = None
         self._thaw(going.old, now)
+        self.counts["stayed"] += 1
+        self.stayed = why
         self._effects.append(Note("warning", f"this node stays where it is: {why}"))
 
     def linked(self, c: Connection, rid: bytes, now: Now) -> Path:
@@ -172,14 +189,16 @@ class Moving:
         if going is not None and going.stage == SEEKING and rid == going.rid:
             going.stage, going.new = LINKED, c.key
             c.outlet.muted = True  # the old link keeps what it would get
-            going.old.source.outlet = c.outlet
             self._links.pop(going.old.key, None)
             self._lose(going.old, rid, now)
-            return Path((self._me,), going.way[::-1]) if c.node == going.way[-1] else NO_PATH
+            if c.node == going.way[-1]:
+                return Path((self._me,), going.way[::-1])
+            self._outflow.send(going.old, peers.Left(), now)  # no FLUSH will find its way there
+            return NO_PATH
         if rid and rid == self._begun:  # the old link ended meanwhile: there is nothing to wait for
             self._outflow.send(c, peers.Release(rid), now)
-        expected = self._expected.pop(rid, None) if rid else None
-        if expected is not None and expected.mover == c.node:
+        claim = self._claims.get(rid)
+        if claim is not None and claim.onward == NOWHERE and claim.mover == c.node:
             self._freeze(c)
             self._held[c.key] = (rid, self._until(now, 3))
         return NO_PATH
@@ -195,13 +214,19 @@ class Moving:
             return
         going.stage = COMPLETE
         c.outlet.muted = False
+        # Not before: until now the old link kept what it was not given itself.
+        going.old.source.outlet = c.outlet
         self._departure.hand_over(going.old, c, now)
         self._outflow.discard(going.old)
         self._unroute(going.old)
         self._arrive(going, now)
 
     def left(self, c: Connection, now: Now) -> None:
-        """Nothing more comes by an old link."""
+        """Nothing more comes by an old link; or who goes says that it came elsewhere."""
+        parting = self._partings.get(c.key)
+        if parting is not None:
+            self.flushed(parting.rid, now)
+            return
         going = self._going
         if going is not None and going.stage > ASKED and c is going.old and not going.left:
             going.left = True
@@ -235,45 +260,117 @@ class Moving:
             if going.old is c and going.stage == ASKED:
                 self._is_ready(going, message, now)
             return
-        passing = self._passing.pop(message.rid, None)
-        back = self._links.get(passing.key) if passing is not None else None
-        if passing is not None and back is not None and back.state is OPEN:
-            self._outflow.send(back, message, now)
-            if back.node == passing.mover and message.ok:
-                self._partings[back.key] = Parting(back, message.rid, self._until(now, 3))
+        claim = self._claims.get(message.rid)
+        if claim is not None and claim.onward == c.key:
+            self._answer(message.rid, claim, message, now)
+
+    def _answer(self, rid: bytes, claim: Claim, ready: peers.Ready, now: Now) -> None:
+        """Say to the one behind that the way is there, or that it is not, or not any more."""
+        broken = claim.answered  # it was there
+        claim.answered = ready.ok
+        if not ready.ok:
+            del self._claims[rid]
+        back = self._links.get(claim.back)
+        if back is None or back.state is not OPEN:
+            return
+        if claim.alone and broken:
+            self.flushed(rid, now)  # nobody will say that all has come
+            return
+        self._outflow.send(back, ready, now)
+        if claim.alone and ready.ok:
+            self._partings[back.key] = Parting(back, rid, self._until(now, 3))
 
     def _moves(self, c: Connection, message: peers.Moving, now: Now) -> None:
         """Pass it on, behind all messages; at the end of the way, expect the one who moves."""
-        for kept in (self._passing, self._expected):
-            for rid in [rid for rid, one in kept.items() if one.at_ns <= now.ns]:
-                del kept[rid]
-        passing = Passing(c.key, message.mover, self._until(now, 3))
-        ok = len(self._passing) + len(self._expected) < KEPT_MAX and not self._departure.leaving
-        if message.route and ok:
-            there = [one for one in self._links.values() if one.node == message.route[0]]
-            if there and there[0].state is OPEN and there[0] is not c:
-                self._passing[message.rid] = passing
-                rest = peers.Moving(message.rid, message.mover, message.route[1:])
-                self._outflow.send_in_place(there[0], rest, now)
-                return
-            ok = False
-        if ok:
-            self._expected[message.rid] = passing
-        self._outflow.send(c, peers.Ready(message.rid, ok), now)
+        self._expire(now)
+        alone = c.node == message.mover
+        there = (
+            [one for one in self._links.values() if one.node == message.route[0]]
+            if (message.route)
+            else []
+        )
+        why = self._refusal(c, message, there, alone)
+        if why:
+            self._outflow.send(c, peers.Ready(message.rid, False, why), now)
+            return
+        onward = there[0].key if there else NOWHERE
+        claim = Claim(c.key, onward, message.mover, alone, self._until(now, 3))
+        self._claims[message.rid] = claim
+        if there:
+            rest = peers.Moving(message.rid, message.mover, message.route[1:])
+            self._outflow.send_in_place(there[0], rest, now)
+        else:
+            self._answer(message.rid, claim, peers.Ready(message.rid, True), now)
+
+    def _refusal(
+        self, c: Connection, message: peers.Moving, there: list[Connection], alone: bool
+    ) -> str:
+        """Why somebody's move cannot pass here."""
+        if self._departure.leaving:
+            return "a node on the way is leaving"
+        if len(self._claims) >= CLAIMS_MAX:
+            return "too many moves pass a node on the way"
+        if message.rid in self._claims:
+            return "this move is under way already"
+        if message.route and (not there or there[0].state is not OPEN or there[0] is c):
+            return "a node on the way is no neighbour of the next"
+        if not message.route and self._going is not None:
+            return "the new parent is moving itself"
+        return self._occupied(c, alone) or (self._occupied(there[0], False) if there else "")
+
+    def _occupied(self, c: Connection, alone: bool) -> str:
+        """Why a link cannot be part of a way, or go away itself."""
+        assert c.session is not None
+        going = self._going
+        if (going is not None and c is going.old) or c.key in self._partings:
+            return "a link on the way is moving itself"
+        if c.key in self._departure.ghosts:
+            return "a node on the way is leaving"
+        if c.session.delivery.frozen or c.outlet.muted:
+            return "a link on the way is too new"
+        for claim in self._claims.values():
+            if c.key in (claim.back, claim.onward) and (
+                alone or (claim.alone and c.key == claim.back)
+            ):
+                return "another move needs the same link"
+        return ""
+
+    def _expire(self, now: Now) -> None:
+        for rid in [rid for rid, claim in self._claims.items() if claim.at_ns <= now.ns]:
+            del self._claims[rid]
+
+    def ended(self, key: int, now: Now) -> None:
+        """A link is no more, and so no way leads over it."""
+        for rid, claim in list(self._claims.items()):
+            if claim.onward == key:
+                why = "a link on the way ended meanwhile"
+                self._answer(rid, claim, peers.Ready(rid, False, why), now)
+            elif claim.back == key and rid in self._claims:
+                del self._claims[rid]
 
     def release(self, c: Connection, message: peers.Release, now: Now) -> None:
         """Who came here has heard all from where it was."""
         if self._held.get(c.key, (b"", 0))[0] == message.rid:
             del self._held[c.key]
+            self._claims.pop(message.rid, None)
             self._thaw(c, now)
 
     def flushed(self, rid: bytes, now: Now) -> None:
         """What comes here for a child that goes elsewhere comes there, too."""
+        claim = self._claims.get(rid)
+        if claim is not None and claim.alone and claim.onward != NOWHERE:
+            del self._claims[rid]
         for parting in [one for one in self._partings.values() if one.rid == rid]:
             if not parting.flushed and self._links.pop(parting.c.key, None) is not None:
                 self._unroute(parting.c)
                 self._lose(parting.c, rid, now)
                 self.when_safe(partial(self._all_sent, parting), now)
+
+    def passed(self, rid: bytes) -> None:
+        """FLUSH has gone on from here: the way is not needed any more."""
+        claim = self._claims.get(rid)
+        if claim is not None and claim.onward != NOWHERE:
+            del self._claims[rid]
 
     def _all_sent(self, parting: Parting, now: Now) -> None:
         parting.flushed = True
@@ -317,6 +414,7 @@ class Moving:
 
     def tick(self, now: Now) -> None:
         """What took too long is done without the other."""
+        self._expire(now)
         going = self._going
         if going is not None and going.at_ns <= now.ns:
             self.counts["late"] += 1

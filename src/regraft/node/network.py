@@ -235,6 +235,7 @@ class Network:
             self.overlay.unreachable(target, now.ns)
         elif c.node:
             self.overlay.disconnected(c.key, now.ns)
+        self.moving.ended(c.key, now)
         stays = self.moving.closed(c, now) or self.departure.closed(c, now)
         if c.key in self.departure.ghosts and self.departure.ghosts[c.key].mine:
             self.overlay.stay(self._leave_ms, now.ns)
@@ -412,6 +413,8 @@ class Network:
         if key in self.links:
             self._trace("said", self.links[key], frame)
             self._outflow.send_in_place(self.links[key], frame, now)
+        if isinstance(frame, peers.Flush):
+            self.moving.passed(frame.rid)
 
     def _perform(self, now: Now) -> None:
         """Do what the overlay wants."""
@@ -519,7 +522,8 @@ class Network:
         self._unheard.pop(key, None)
         if not planned:
             self._shaken_ns = now.ns + self._deferral_ns
-        self.departure.forget(key)
+        self.departure.forget(key, now)
+        self.moving.ended(key, now)
         self._effects.append(Note("info", f"{c.who} is no neighbour any more"))
         self._router.dismiss(key)
         self.grafting.lost(key, rid, planned, now.ns)
@@ -547,7 +551,7 @@ class Network:
         found = self.operating.topology()
         handed_over = self.departure.handed_over
         found["routing"] |= {"grafting": dict(self.grafting.counts)}
-        found["moves"] = dict(self.moving.counts)
+        found["moves"] = {**self.moving.counts, "why": self.moving.stayed}
         return {**found, "address": self.address, "handed_over": handed_over, **self._counters}
 
 

@@ -43,8 +43,6 @@ class Delivery:
 
     def allow(self, messages: int, size: int) -> bool:
         """The subscriber allows this much in all; whether that is more. Credit only grows."""
-        if self.frozen:
-            return False
         before = self.credit_messages, self.credit_bytes
         self.credit_messages = max(self.credit_messages, min(messages, UNLIMITED))
         self.credit_bytes = max(self.credit_bytes, min(size, UNLIMITED))

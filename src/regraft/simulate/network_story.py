@@ -125,8 +125,7 @@ class NetworkStory:
             end_ns = self.world.ns
             self._look_at_disks()
             judged = self.deliveries.judge(end_ns, self._gone, self._gentle())
-            mine = (one for one in judged if not self.plan.custody or one.kind != "lost")
-            self.complaints += islice(mine, COMPLAINTS_MAX)
+            self.complaints += islice(judged, COMPLAINTS_MAX)
             self.complaints += islice(self._uncaused(), COMPLAINTS_MAX)
         return self.complaints
 

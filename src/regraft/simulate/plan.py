@@ -66,7 +66,7 @@ class Plan:
     deferral_ms: int = 3000
     covering: bool = True
     disks: tuple[tuple[int, str], ...] = ()  # nodes that have one, and what they retain there
-    custody: bool = False  # what live subscribers miss is not judged: moves that collide hold it up
+    custody: bool = False  # it is about persistent messages between nodes
 
     def without(self, acts: Sequence[Act]) -> Plan:
         """The same with these acts only."""

@@ -207,10 +207,14 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The new parent expects it; or somebody on the way does not know the next."""
+    """The new parent expects it; or somebody on the way says why it does not go on from there.
+
+    The second may come after the first: then a link of the way has ended.
+    """
 
     rid: bytes = octets(1)
     ok: bool = boolean(2)
+    why: str = string(3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from network.cluster import Cluster, Topologies, paths
 from network.crowd import Crowd
 from network.flood import Flooding
 from network.test_network import NODES, STORY_S, tell
-from regraft import connect
+from regraft import Client, connect
+from regraft.errors import RegraftError
 
 MOVED_S = 15.0
 MOVE_S = 6.0  # for one of many, on average
@@ -40,14 +41,29 @@ async def move(cluster: Cluster, random: Random) -> None:
     """One of them, at random."""
     found = await cluster.one_tree()
     mover, _, target, way = random.choice(possible(found))
-    before = found[mover]["moves"]["moved"]
+    ids = [found[name]["id"] for name in way]
     async with await connect(cluster[mover].url, reconnect=False) as client:
-        ids = [found[name]["id"] for name in way]
-        await client.command("link-move", address=cluster[target].address, way=ids)
         async with asyncio.timeout(MOVED_S):
-            while (now := await client.inspect("topology"))["moves"]["moved"] == before:
-                await asyncio.sleep(0.01)
+            while not await moves(client, cluster[target].address, ids):
+                await asyncio.sleep(0.05)  # the one before it is not quite over
+        now = await client.inspect("topology")
     assert now["parent"] == found[target]["id"]
+
+
+async def moves(client: Client, address: str, way: list[str]) -> bool:
+    """Whether a node moved when it was told to."""
+    before = (await client.inspect("topology"))["moves"]
+    try:
+        await client.command("link-move", address=address, way=way)
+    except RegraftError as error:
+        assert error.code.name == "not-in-the-network", error
+        return False
+    while (now := (await client.inspect("topology"))["moves"])["moved"] == before["moved"]:
+        if now["stayed"] != before["stayed"]:
+            print(f"it stays: {now['why']}")
+            return False
+        await asyncio.sleep(0.01)
+    return True
 
 
 def move_under_load(folder: Path, moves: int) -> None:

@@ -144,3 +144,15 @@ def test_giving_up_drops_all_and_counts_it() -> None:
     assert subject.give_up() == 3
     assert not subject.backlog
     assert subject.dropped_total == 3
+
+
+def test_credit_that_comes_while_nothing_is_sent_counts_afterwards() -> None:
+    """Nobody says it again: who was frozen with no credit left would wait for ever."""
+    one = delivery(DROP_OLDEST)
+    one.credit_messages = one.credit_bytes = 0
+    one.keep([run(2)])
+    one.frozen = True
+    assert one.allow(2, 2 * SIZE)
+    assert one.take(10_000, 0).messages == 0
+    one.frozen = False
+    assert one.take(10_000, 0).messages == 2
