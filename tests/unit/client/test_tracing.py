@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import regraft
 from regraft import LocalError, RegraftError
 from regraft.limits import Limits
 from regraft.model.reasons import REASONS, reason_text
@@ -279,3 +280,43 @@ async def test_who_may_not_trace_is_told_so() -> None:
 def test_reasons_have_a_text_and_unknown_ones_their_name() -> None:
     assert reason_text("forwarded") == REASONS["forwarded"]
     assert reason_text("of-tomorrow") == "of-tomorrow"
+
+
+class Multiple:
+    """A filter of an application: n is a multiple of something."""
+
+    def __init__(self, of: int) -> None:
+        self.of = of
+
+    def matches(self, message: Any) -> bool:
+        return bool(message.attributes.get("n", 0) % self.of == 0)
+
+    def covers(self, other: Multiple) -> bool:
+        return other.of % self.of == 0
+
+    def encode(self) -> bytes:
+        return bytes([self.of])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Multiple:
+        return cls(data[0])
+
+
+regraft.filter("multiple-for-traces")(Multiple)
+
+
+@virtual_time
+async def test_a_filter_of_an_application_decides_and_is_named() -> None:
+    async with Bus() as bus:
+        asker, one = await bus.connect(), await bus.connect(client_id="one")
+        await one.subscribe("a", filter=Multiple(2))
+        found = await asker.who("a", attributes={"n": 1})
+        assert rows(found.reports[0]) == {"one": (False, "own-filter")}
+        why = await asker.why("a", client="one", attributes={"n": 1})
+        assert (why.gets, why.subject[0]["reason"]) == (False, "own-filter")
+        assert (await asker.why("a", client="one", attributes={"n": 2})).gets
+        assert [r["client"] for r in (await asker.trace("a", attributes={"n": 2})).receivers] == [
+            "one"
+        ]
+        (travelled,) = await asker.trace_subscription(client="one")
+        assert travelled.row["filter"] == "multiple-for-traces"
