@@ -243,6 +243,8 @@ def run(
 
 def _stop(spark: Any, listener: Any) -> None:
     """Stop what still runs; the last reports come before the listener goes."""
+    if spark.sparkContext._jsc is None:
+        return  # the file has stopped it itself
     for query in spark.streams.active:
         query.stop()
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(HEARD_S * 1000))
