@@ -63,6 +63,7 @@ REASONS: dict[str, str] = {
     "told": "it was told of this filter",
     "covered": "it was told of another filter, which takes all of this and more",
     "pending": "it is to be told, and was not yet",
+    "not-offered": "it has offered nothing that overlaps this, and the network routes by offers",
     "withheld": "a reconfiguration withholds it",
     "dormant": "the link is new, and is told nothing before the old one is empty",
     "only-theirs": "nobody but this neighbour wants it, so it need not be told",

@@ -33,6 +33,8 @@ def explain_link(
         return ("kept-told" if waits else "not-held"), None
     if link.dormant:
         return "dormant", None
+    if link.gate is not None and not any(link.gate.passes(held.filter) for held in wanted):
+        return "not-offered", None
     if all(held in link.tags for held in wanted):
         return "withheld", None
     return "pending", None

@@ -85,3 +85,17 @@ def test_what_stays_told_after_a_loss() -> None:
     assert one.explain(f("a")) == {1: ("kept-told", f("a"))}
     settle(one, 10 * S)
     assert one.explain(f("a")) == {1: ("not-held", None)}
+
+
+def test_what_a_neighbour_has_not_offered() -> None:
+    one = Forwarding(Strawman(), True)
+    one.gated = True  # as in a network that routes by advertisements
+    one.added(1, b"", 0)
+    one.open_gate(1)
+    one.complete_gate(1)
+    one.hold(LOCAL, f("a"))
+    settle(one)
+    assert one.explain(f("a")) == {1: ("not-offered", None)}
+    one.offered(1, [f("a/b")], [])
+    settle(one)
+    assert one.explain(f("a")) == {1: ("told", f("a"))}
