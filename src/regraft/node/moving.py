@@ -284,11 +284,8 @@ class Moving:
         """Pass it on, behind all messages; at the end of the way, expect the one who moves."""
         self._expire(now)
         alone = c.node == message.mover
-        there = (
-            [one for one in self._links.values() if one.node == message.route[0]]
-            if (message.route)
-            else []
-        )
+        following = message.route[:1]
+        there = [one for one in self._links.values() if one.node in following]
         why = self._refusal(c, message, there, alone)
         if why:
             self._outflow.send(c, peers.Ready(message.rid, False, why), now)
