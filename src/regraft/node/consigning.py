@@ -335,8 +335,12 @@ class Consigning:
                 state = "are refused" if over else "are taken again"
                 text = f"messages for the mailboxes of node {one.name} {state}"
                 self._effects.append(Note("warning", text))
-            full = one.mailbox.number in self._journal.quotas.full
-            self._keeper.set_full(one.mailbox.slot, (over or full) and self._policy != DROP)
+            self._keeper.set_full(one.mailbox.slot, self.refuses(one))
+
+    def refuses(self, one: Consignment) -> bool:
+        """Whether nothing more is taken for it: by a look at it, or by its quota at once."""
+        full = one.mailbox.number in self._journal.quotas.full
+        return (one.barred or full) and self._policy != DROP
 
     def _waits(self, one: Consignment) -> int:
         self._journal.refresh(one.mailbox)
@@ -386,7 +390,7 @@ class Consigning:
                     "in_flight_bytes": one.in_flight,
                     "silent_s": (now_ns - one.progress_ns) // SECOND if waiting else 0,
                     "dropped": one.dropped,
-                    "refused": one.barred,
+                    "refused": self.refuses(one),
                 }
             )
         return found

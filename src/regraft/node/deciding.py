@@ -224,7 +224,8 @@ class Deciding:
             for durable in islice(named, NAMED_MAX):
                 row: Row = {"kind": "mailbox", "name": durable.name, "home": home.node.hex()}
                 row |= {"home_name": home.name, **described(filter)}
-                yield row | {"gets": not one.barred, "reason": "kept-elsewhere"}
+                refused = custody.consigning.refuses(one)
+                yield row | {"gets": not refused, "reason": "kept-elsewhere"}
 
     def _group(self, c: Connection, outlet: Outlet, message: Message, filter: Filter) -> Row:
         """A group of peers or of sharers, of which one gets it."""

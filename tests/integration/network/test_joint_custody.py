@@ -137,8 +137,10 @@ async def away(cluster: Cluster) -> None:
     assert (row["node"], row["waiting"], row["refused"]) == ("n2", kept, True), row
     assert row["bytes"] >= 50_000 and kept >= 40
     assert "n2" in shell("custody", "list", "--url", url)
-    log = cluster["n1"].log.read_text()
-    assert "regraft custody forget" in log and "n2 are refused" in log
+    for words in ("regraft custody forget", "n2 are refused"):  # it looks once a second
+        while words not in cluster["n1"].log.read_text():
+            assert time.monotonic() < deadline, f"the log does not say: {words}"
+            await asyncio.sleep(0.05)
     said = shell("custody", "forget", "n2", "--url", url)
     assert said.startswith("forgot node n2")
     assert json.loads(shell("custody", "list", "--json", "--url", url))["rows"] == []
