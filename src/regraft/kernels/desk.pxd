@@ -78,6 +78,7 @@ cdef class Desk:
     cdef public bytes sender
     cdef public bytes reply_topic
     cdef public Py_ssize_t flush_bytes
+    cdef object base
     cdef public object variable
     cdef public object now
     cdef public object decode

@@ -166,6 +166,8 @@ class Desk:
         self.sender = b""  # fields: who answers,
         self.reply_topic = b""  # and where to
         self.flush_bytes = 0  # in an outbox: it is not filled any further
+        # Of this context each request gets a copy, whoever's context the worker happens to be in.
+        self.base: Any = copy_context()
         self.variable: Any = None  # the context variable that holds the request
         self.now: Any = None
         self.decode: Any = None
@@ -245,7 +247,7 @@ class Desk:
 
     def begin(self, request: Request) -> bool:
         """Make the first step of its handler; whether it was the last."""
-        request.context = copy_context()
+        request.context = self.base.copy()
         if not cython.compiled:
             return bool(request.context.run(self.first_step, request))
         enter(request.context)

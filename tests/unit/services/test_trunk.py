@@ -197,3 +197,23 @@ def test_handlers_have_contexts_of_their_own_and_tasks_that_can_be_cancelled() -
             assert await service.drain(1)
 
     asyncio.run(story())
+
+
+def test_handlers_do_not_inherit_from_whoever_makes_them_run() -> None:
+    mine: contextvars.ContextVar[str] = contextvars.ContextVar("mine", default="nobody's")
+
+    async def story() -> None:
+        async with site() as world:
+            trunk = world.trunk()
+            service = Service("SEARCH", trunk)
+
+            @service.handle("ASKED")
+            async def answer(body: bytes) -> str:
+                return mine.get()
+
+            mine.set("somebody's")  # reading, and so handling, goes on in this context
+            await service.open()
+            peer = await Peer(trunk).open()
+            assert await peer.query("ASKED", "a", reply=str) == "nobody's"
+
+    asyncio.run(story())
