@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
-from regraft.kernels.checksum cimport pointer_to
-from regraft.kernels.inbox cimport ReceivedMessage
+from regraft.kernels.arrays cimport Longs
+from regraft.kernels.inbox cimport ReceivedMessage, start_of
 from regraft.kernels.outbox cimport Outbox
 from regraft.kernels.outlet cimport is_topic
 from regraft.kernels.windows cimport Copies
@@ -36,8 +36,9 @@ cdef class Calls:
     cdef readonly dict waiting
     cdef public double next_due
     cdef Py_ssize_t remembered
-    cdef dict newer
-    cdef dict older
+    cdef Longs over
+    cdef list answerers
+    cdef Py_ssize_t turn
     cdef public uint64_t counter
     cdef bytes last_sender
     cdef public bytes asking
@@ -50,7 +51,7 @@ cdef class Calls:
     cdef readonly long long asked
     cdef readonly long long ended
 
-    @cython.locals(call=Call)
+    @cython.locals(call=Call, now=double, wall=double)
     cpdef Call ask(self, object line, bytes topic, bytes body, bytes rest, double seconds)
     @cython.locals(outbox=Outbox)
     cpdef bint put(self, object line, bytes topic, bytes body, Call call, bytes rest) except -1
@@ -59,7 +60,8 @@ cdef class Calls:
     cpdef bint end(self, ReceivedMessage message) except -1
     @cython.locals(k=Py_ssize_t, rest=list, message=ReceivedMessage)
     cpdef list take(self, list messages)
-    cpdef void answered(self, object id, bytes sender) except *
+    cpdef void answered(self, uint64_t id, bytes sender) except *
+    @cython.locals(k=Py_ssize_t, wanted=int64_t)
     cpdef object answered_by(self, object id)
     @cython.locals(least=double, call=Call)
     cpdef double expire(self, double now) except? -1

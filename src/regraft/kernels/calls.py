@@ -19,8 +19,8 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from contextvars import copy_context
 
-    from regraft.kernels.checksum import pointer_to
-    from regraft.kernels.inbox import ReceivedMessage
+    from regraft.kernels.arrays import Longs
+    from regraft.kernels.inbox import ReceivedMessage, start_of
     from regraft.kernels.outbox import Outbox
     from regraft.kernels.outlet import is_topic
     from regraft.kernels.windows import Copies
@@ -75,8 +75,9 @@ class Calls:
         self.waiting: dict[int, Call] = {}
         self.next_due = NEVER  # nobody is due before
         self.remembered = remembered
-        self.newer: dict[int, bytes] = {}
-        self.older: dict[int, bytes] = {}
+        self.over = Longs()  # ids of the last ones, in turn; a place is used again,
+        self.answerers: list[bytes] = []  # and who answered them
+        self.turn = 0  # whose place is next
         self.counter = 0  # the last id; they follow one another, which suits those who keep them
         self.last_sender = b""
         self.asking = b""  # fields: who asks, and where to answer
@@ -93,9 +94,11 @@ class Calls:
         """Send a request by a line, if there is room: `sent`; and remember it."""
         self.counter = self.counter + 1 & 0x7FFFFFFFFFFFFFFF or 1
         id: Any = self.counter
+        now: float = self.now()
+        wall: float = self.wall()
         call: Call = Call(self.create_future(), line, id)
-        call.until = self.now() + seconds
-        call.until_us = int((self.wall() + seconds) * 1e6)
+        call.until = now + seconds
+        call.until_us = int((wall + seconds) * 1e6)
         self.asked += 1
         call.sent = self.put(line, topic, body, call, rest)
         self.waiting[id] = call
@@ -134,7 +137,7 @@ class Calls:
         call: Call = found
         del self.waiting[id]
         if not is_topic(
-            self.last_sender, pointer_to(message.envelope), message.sender_at, message.sender_end
+            self.last_sender, start_of(message.envelope), message.sender_at, message.sender_end
         ):
             self.last_sender = message.envelope[message.sender_at : message.sender_end]
         self.answered(id, self.last_sender)
@@ -153,15 +156,24 @@ class Calls:
 
     def answered(self, id: Any, sender: bytes) -> None:
         """Remember who answered: another one who does so has done the same again."""
-        if len(self.newer) >= self.remembered:
-            self.older = self.newer
-            self.newer = {}
-        self.newer[id] = sender
+        if len(self.answerers) < self.remembered:
+            self.over.push(id)
+            self.answerers.append(sender)
+            return
+        self.over.a[self.turn] = id
+        self.answerers[self.turn] = sender
+        self.turn += 1
+        if self.turn == self.remembered:
+            self.turn = 0
 
     def answered_by(self, id: int) -> bytes | None:
         """Who answered a call that is over, if that is not long ago."""
-        sender = self.newer.get(id)
-        return sender if sender is not None else self.older.get(id)
+        if 0 <= id < 1 << 63:
+            wanted = id
+            for k in range(len(self.answerers)):
+                if self.over.a[k] == wanted:
+                    return self.answerers[k]
+        return None
 
     def expire(self, now: float) -> float:
         """End the phases whose time is over; when the next one is."""

@@ -1,10 +1,9 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from regraft.kernels.calls cimport Calls, Stepping, advance, copy_context, enter, leave
-from regraft.kernels.checksum cimport pointer_to
 from regraft.kernels.envelope cimport Scan
 from regraft.kernels.frame cimport HEADER, bytes_p, cut
-from regraft.kernels.inbox cimport ReceivedMessage, part, u64
+from regraft.kernels.inbox cimport ReceivedMessage, part, start_of, u64
 from regraft.kernels.outbox cimport Outbox
 from regraft.kernels.windows cimport Copies
 
@@ -121,5 +120,5 @@ cdef class Switch:
     cdef object wall
     cdef readonly dict takers
 
-    @cython.locals(now=double, wall=int64_t, size=Py_ssize_t, found=tuple, taker=Taker, rest=list)
-    cpdef void deliver(self, object line, Taken taken, list items) except *
+    @cython.locals(now=double, wall=int64_t, size=Py_ssize_t, found=tuple, taker=Taker, rest=list, stirred=bint)
+    cpdef bint deliver(self, object line, Taken taken, list items) except -1

@@ -22,10 +22,9 @@ if not cython.compiled:
     from contextvars import copy_context
 
     from regraft.kernels.calls import Calls, Stepping, advance, enter, leave
-    from regraft.kernels.checksum import pointer_to
     from regraft.kernels.envelope import Scan
     from regraft.kernels.frame import HEADER, cut
-    from regraft.kernels.inbox import ReceivedMessage, part, u64
+    from regraft.kernels.inbox import ReceivedMessage, part, start_of, u64
     from regraft.kernels.outbox import Outbox
     from regraft.kernels.windows import Copies
 
@@ -182,7 +181,7 @@ class Desk:
     ) -> Request:
         """A request of a message."""
         data = message.envelope
-        p = pointer_to(data)
+        p = start_of(data)
         scan: Scan = SCAN
         scan.scan(p, 0, len(data))
         seen = scan.seen
@@ -393,8 +392,9 @@ class Switch:
         self.wall = wall
         self.takers: dict[Any, tuple[Taker, ...]] = {}  # by the numbers of subscriptions
 
-    def deliver(self, line: Any, taken: Taken, items: list[tuple[Any, Any, int]]) -> None:
-        """What an inbox has found in one read."""
+    def deliver(self, line: Any, taken: Taken, items: list[tuple[Any, Any, int]]) -> bool:
+        """What an inbox has found in one read; whether somebody was woken by it."""
+        stirred = False
         now: float = self.now()
         wall: int = int(self.wall() * 1e6)
         for numbers, content, size in items:
@@ -411,5 +411,8 @@ class Switch:
             for one in found:
                 taker: Taker = one
                 rest = taker.take(line, taken, content, numbers, now, wall)
+                if len(rest) < len(content):
+                    stirred = True
                 if rest:
                     taker.peer.take(line, rest, numbers)
+        return stirred

@@ -50,6 +50,9 @@ cdef inline int64_t i64(const unsigned char* p, Py_ssize_t i) noexcept:
     memcpy(&value, p + i, 8)
     return value
 
+cdef inline bint all_ascii(const unsigned char* p, Py_ssize_t i) noexcept:
+    return <uint64_t>i64(p, i) & <uint64_t>0x8080808080808080 == 0
+
 @cython.locals(c=cython.uint, low=cython.uint, high=cython.uint, more=Py_ssize_t)
 cdef bint is_utf8(const unsigned char* p, Py_ssize_t i, Py_ssize_t end) noexcept
 

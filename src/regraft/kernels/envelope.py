@@ -80,10 +80,18 @@ if not cython.compiled:
         """The eight bytes at i as a signed number."""
         return int.from_bytes(p[i : i + 8], "little", signed=True)
 
+    def all_ascii(p: Any, i: int) -> bool:
+        """Whether the eight bytes at i are ASCII."""
+        return bytes(p[i : i + 8]).isascii()
+
 
 def is_utf8(p: Any, i: int, end: int) -> bool:
     """Whether p[i:end] is UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
     while i < end:
+        while end - i >= 8 and all_ascii(p, i):
+            i += 8
+        if i == end:
+            break
         c = p[i]
         i += 1
         if c < 0x80:

@@ -13,6 +13,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void*)
 
+cdef inline bytes_p start_of(bytes data) noexcept:
+    return <bytes_p>PyBytes_AS_STRING(data)
+
 cdef inline uint64_t u64(bytes_p p, Py_ssize_t i) noexcept:
     cdef uint64_t value
     memcpy(&value, p + i, 8)
@@ -52,6 +55,8 @@ cdef class Inbox:
     cdef public Py_ssize_t frame_bytes_max
     cdef object transfer
     cdef dict known
+    cdef bytes ids
+    cdef tuple ids_subscriptions
     cdef bytes tail
     cdef Scan scan
     cdef bytes topic
@@ -72,7 +77,9 @@ cdef class Inbox:
                    kind=cython.int, payload=bytes, size=cython.longlong)
     cpdef list feed(self, bytes data)
     cdef void check_size(self, Py_ssize_t size) except *
-    cdef void open_run(self, bytes payload) except *
+    @cython.locals(ids=bytes)
+    cdef void open_run(self, bytes_p p, Py_ssize_t at, Py_ssize_t end) except *
+    cdef void open_other(self, bytes payload) except *
     @cython.locals(n=Py_ssize_t, at=Py_ssize_t, value=int64_t, septet=int64_t, shift=cython.int,
                    attempts=cython.int, count=int64_t)
     cdef bint open_sequenced(self, bytes payload) except -1

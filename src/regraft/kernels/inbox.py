@@ -29,6 +29,8 @@ if not cython.compiled:
     from regraft.kernels.outlet import is_topic
     from regraft.kernels.windows import Copies
 
+    start_of = memoryview  # of bytes: a pointer when compiled
+
     def u64(p: Any, i: int) -> int:
         """The eight bytes at i as a number."""
         return int.from_bytes(p[i : i + 8], "little")
@@ -188,7 +190,7 @@ class ReceivedMessage:
         Id, sender, type, references, workflow, priority, expiration, whether it wants a reply.
         """
         data = self.envelope
-        p = pointer_to(data)
+        p = start_of(data)
         scan: Scan = SCAN
         scan.scan(p, 0, len(data))
         seen = scan.seen
@@ -289,6 +291,8 @@ class Inbox:
         self.frame_bytes_max = frame_bytes_max
         self.transfer = transfer
         self.known: dict[bytes, tuple[int, ...]] = {}  # subscriptions by their encoding
+        self.ids = b"\0"  # the encoding that came last, which no header has at first,
+        self.ids_subscriptions: tuple[int, ...] = ()  # and what it stands for
         self.tail = b""
         self.scan = Scan()
         self.topic = b""
@@ -313,7 +317,7 @@ class Inbox:
         run: list[ReceivedMessage] = []
         size = self.size
         n = len(data)
-        p = pointer_to(data)
+        p = start_of(data)
         pos = 0
         while n - pos >= HEADER:
             end = pos + 4 + u32(p, pos)
@@ -334,11 +338,10 @@ class Inbox:
                     items.append((self.subscriptions, run, self.size - size))
                     run = []
                     size = self.size
-                payload = cut(p, pos + HEADER, end)
                 if kind == TRANSFER:
-                    self.open_run(payload)
+                    self.open_run(p, pos + HEADER, end)
                 else:
-                    items.append((kind, payload, 0))
+                    items.append((kind, cut(p, pos + HEADER, end), 0))
             pos = end
         if run:
             items.append((self.subscriptions, run, self.size - size))
@@ -352,27 +355,41 @@ class Inbox:
         if size > self.frame_bytes_max:
             raise PeerError("frame-too-large", f"the node sends a frame of {size} bytes")
 
-    def open_run(self, payload: bytes) -> None:
+    def open_run(self, p: Any, at: int, end: int) -> None:
         """A transfer header: how many messages follow, and for which subscriptions."""
         self.sequence = 0
         self.attempts = 0
         self.question = 0
+        if end - at < 5 or p[at] != 0x0D:
+            self.open_other(cut(p, at, end))
+            return
+        if not is_topic(self.ids, p, at + 5, end):
+            ids = cut(p, at + 5, end)
+            found = self.known.get(ids)
+            if found is None:
+                self.open_other(cut(p, at, end))
+                return
+            self.ids = ids
+            self.ids_subscriptions = found
+        self.left = u32(p, at + 1)
+        self.subscriptions = self.ids_subscriptions
+        if self.left == 0:
+            raise PeerError("protocol-violation", "a transfer header announces no message")
+
+    def open_other(self, payload: bytes) -> None:
+        """One that has a sequence, or was not seen before."""
         if self.open_sequenced(payload):
             return
-        subscriptions = self.known.get(payload[5:])
-        if subscriptions is not None and len(payload) >= 5 and payload[0] == 0x0D:
-            self.left = u32(pointer_to(payload), 1)
-        else:
-            self.left, subscriptions, self.sequence, self.attempts, self.question = self.transfer(
-                payload
-            )
-            if payload[:1] == b"\x0d" and not self.question:
-                if len(self.known) >= 4096:
-                    self.known.clear()
-                if self.sequence == 0:
-                    self.known[payload[5:]] = subscriptions
-                elif len(payload) > 7 and payload[5] == 0x12:
-                    self.known[payload[5 : 7 + payload[6]]] = subscriptions
+        self.left, subscriptions, self.sequence, self.attempts, self.question = self.transfer(
+            payload
+        )
+        if payload[:1] == b"\x0d" and not self.question:
+            if len(self.known) >= 4096:
+                self.known.clear()
+            if self.sequence == 0:
+                self.known[payload[5:]] = subscriptions
+            elif len(payload) > 7 and payload[5] == 0x12:
+                self.known[payload[5 : 7 + payload[6]]] = subscriptions
         if self.left == 0:
             raise PeerError("protocol-violation", "a transfer header announces no message")
         self.subscriptions = subscriptions
@@ -405,7 +422,7 @@ class Inbox:
         if at + 2 == n and payload[at] == 0x30 and payload[at + 1] <= 0x7F:
             attempts = payload[at + 1]
             at += 2
-        count = u32(pointer_to(payload), 1)
+        count = u32(start_of(payload), 1)
         if at != n or count == 0:
             return False
         self.left = count

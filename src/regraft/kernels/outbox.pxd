@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
-from regraft.kernels.frame cimport HEADER, MESSAGE, put_header, writable, writable_p
+from regraft.kernels.frame cimport HEADER, MESSAGE, cut, put_header, writable, writable_p
 from regraft.kernels.outlet cimport copy_bytes
 
 cdef inline void put_u64(writable_p p, Py_ssize_t i, uint64_t value) noexcept:

@@ -20,7 +20,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     import struct
 
-    from regraft.kernels.frame import HEADER, MESSAGE, put_header, writable
+    from regraft.kernels.frame import HEADER, MESSAGE, cut, put_header, writable
     from regraft.kernels.outlet import copy_bytes
 
     def put_u64(p: Any, i: int, value: int) -> None:
@@ -333,7 +333,7 @@ class Outbox:
 
     def take(self) -> bytes:
         """All that is in the buffer, which is empty afterwards."""
-        data = bytes(memoryview(self.buffer)[: self.used])
+        data = cut(writable(self.buffer), 0, self.used)
         self.used = 0
         if len(self.buffer) > 1 << 20:
             self.buffer = bytearray(4096)

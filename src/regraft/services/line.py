@@ -133,7 +133,8 @@ class Line(Client):
         assert self._loop is not None
         self._heard = self._loop.time()
         try:
-            self._peer.switch.deliver(self, self.taken, link.inbox.feed(data))
+            if self._peer.switch.deliver(self, self.taken, link.inbox.feed(data)):
+                self._flush_behind()
         except PeerError as error:
             self._broken(error)
             if self._transport is not None:
@@ -143,6 +144,16 @@ class Line(Client):
             self.tell_taken(self.taken)
         if (self.stuck or not self._room.is_set()) and self._has_room(link):
             self._make_room()
+
+    def _flush_behind(self) -> None:
+        """Have what those send who were woken just now written right behind their turn.
+
+        If the first of them asked for it, another round of the loop would come between.
+        """
+        if not self._flushing and self._outbox is not None:
+            self._flushing = True
+            assert self._loop is not None
+            self._loop.call_soon(self._flush)
 
     def controlled(self, kind: int, payload: bytes) -> None:
         """The node says something that is no message."""
