@@ -31,6 +31,9 @@ cdef class Call:
 
     cpdef void done(self, object result) except *
 
+@cython.locals(call=Call)
+cdef Call new_call(object future, object by, object id)
+
 @cython.final
 cdef class Calls:
     cdef readonly dict waiting

@@ -68,6 +68,25 @@ class Call:
             self.future.set_result(result)
 
 
+def new_call(future: Any, by: Any, id: Any) -> Call:
+    """The same as `Call(...)`, which takes as long as all the rest of asking."""
+    call: Call = Call.__new__(Call)
+    call.id = id
+    call.future = future
+    call.by = by
+    call.phase = 1
+    call.sent = True
+    call.until = NEVER
+    call.until_us = 0
+    call.due = NEVER
+    call.received = False
+    call.failure = None
+    call.failed_by = b""
+    call.unasked = None
+    call.found = None
+    return call
+
+
 class Calls:
     """Calls by their ids, and who answered the last ones of those that are over."""
 
@@ -96,7 +115,7 @@ class Calls:
         id: Any = self.counter
         now: float = self.now()
         wall: float = self.wall()
-        call: Call = Call(self.create_future(), line, id)
+        call: Call = new_call(self.create_future(), line, id)
         call.until = now + seconds
         call.until_us = int((wall + seconds) * 1e6)
         self.asked += 1

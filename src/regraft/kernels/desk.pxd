@@ -69,6 +69,7 @@ cdef class Desk:
     cdef readonly dict running
     cdef public Py_ssize_t waiting
     cdef public Py_ssize_t active
+    cdef public bint watched
     cdef Py_ssize_t remembered
     cdef Py_ssize_t size_max
     cdef dict replies

@@ -157,6 +157,7 @@ class Desk:
         self.running: dict[int, Request] = {}
         self.waiting = 0  # requests that wait for their turn, as the service says
         self.active = 0  # requests that are ready, or being handled
+        self.watched = False  # somebody waits until there are none
         self.remembered = remembered  # answers to requests that may come again, at least;
         self.size_max = size  # and the bytes of those, at most
         self.replies: dict[int, Any] = {}  # the newer ones: bodies, or (body, fields)
@@ -237,8 +238,6 @@ class Desk:
     def start(self, request: Request) -> None:
         """Have it handled."""
         self.running[request.id] = request
-        if self.active == 0:
-            self.service.busy()
         self.active += 1
         self.ready.add(request)
 
@@ -329,7 +328,7 @@ class Desk:
         self.latencies.append(self.now() - request.arrived)
         self.release(request)
         self.active -= 1
-        if self.active == 0 or self.waiting:
+        if self.waiting or (self.watched and self.active == 0):
             self.service.one_less()
 
     def release(self, request: Request) -> None:

@@ -291,8 +291,8 @@ class Inbox:
         self.frame_bytes_max = frame_bytes_max
         self.transfer = transfer
         self.known: dict[bytes, tuple[int, ...]] = {}  # subscriptions by their encoding
-        self.ids = b"\0"  # the encoding that came last, which no header has at first,
-        self.ids_subscriptions: tuple[int, ...] = ()  # and what it stands for
+        self.ids = b""  # the encoding that came last
+        self.ids_subscriptions: tuple[int, ...] = ()  # what it stands for
         self.tail = b""
         self.scan = Scan()
         self.topic = b""

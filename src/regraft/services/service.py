@@ -94,8 +94,7 @@ class Service(Peer):
         self._cancelled: OrderedDict[int, None] = OrderedDict()
         self._workers = self._trunk.workers if self._trunk is not None else Workers()
         self._tasks: set[asyncio.Task[Any]] = set()  # handlers that wait, answers without room
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle = asyncio.Event()  # for `drain`: there are no requests any more
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._stopping = asyncio.Event()
         self.draining = False
@@ -158,6 +157,10 @@ class Service(Peer):
         """Take no more requests, and finish those that are there; whether all were finished."""
         self.draining = True
         await asyncio.gather(*(line.leave_group(self._group, timeout / 2) for line in self.lines))
+        self._desk.watched = True
+        self._idle.clear()
+        if self._desk.active == 0:
+            return True
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
@@ -291,10 +294,6 @@ class Service(Peer):
             self._desk.start(request)
 
     # What follows is called by the desk.
-
-    def busy(self) -> None:
-        """There is something to do."""
-        self._idle.clear()
 
     async def in_thread(self, function: Callable[[Any], Any], wanted: Any) -> Any:
         """Have a handler that blocks run elsewhere."""

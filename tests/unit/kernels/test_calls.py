@@ -60,8 +60,11 @@ def test_an_answer_ends_its_call_and_everything_else_is_left(
     assert asked.answered_by(7) == b"a" and set(asked.waiting) == {2**63 - 1}
     for id in range(100, 104):
         asked.answered(id, b"c")
-    assert asked.answered_by(7) is None
+    assert asked.answered_by(7) is None and asked.answered_by(101) is None
     assert asked.answered_by(103) == asked.answered_by(102) == b"c"
+    assert asked.answered_by(2**64 - 1) is None and asked.answered_by(0) is None
+    asked.answered(104, b"d")  # the oldest gives way, whoever it is
+    assert [asked.answered_by(id) for id in (102, 103, 104)] == [None, b"c", b"d"]
 
 
 @pytest.mark.parametrize(("calls", "inbox"), FORMS)

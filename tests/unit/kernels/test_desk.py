@@ -65,7 +65,7 @@ class Place:
 
     def __init__(self, forms: Any, concurrency: int = 10, remembered: int = 4) -> None:
         self.forms = forms
-        self.woken = self.idle = self.begun = 0
+        self.woken = self.idle = 0
         self.errors: list[Exception] = []
         self.elsewhere: list[bytes] = []
         self.left: list[Any] = []
@@ -85,9 +85,6 @@ class Place:
 
     def wake(self) -> None:
         self.woken += 1
-
-    def busy(self) -> None:
-        self.begun += 1
 
     def one_less(self) -> None:
         self.idle += 1
@@ -122,9 +119,10 @@ class Place:
             encode_envelope(Message(topic="$type/ASKED", id=id, body=body, **fields))
         )
 
-    def deliver(self, *messages: Any, numbers: Any = GROUP) -> None:
+    def deliver(self, *messages: Any, numbers: Any = GROUP) -> bool:
         items = [(numbers, list(messages), 50 * len(messages))] if messages else []
-        self.switch.deliver(self.line, self.taken, items)
+        stirred: bool = self.switch.deliver(self.line, self.taken, items)
+        return stirred
 
 
 async def echo(body: bytes) -> bytes:
@@ -136,7 +134,7 @@ def test_requests_are_handled_and_answered_in_one_go(forms: Any) -> None:
     place = Place(forms)
     handler = place.handle(echo)
     place.deliver(place.message(1, b"a"), place.message(2, b"b", workflow=b"w"))
-    assert (place.woken, place.begun, place.desk.active) == (1, 1, 2)
+    assert (place.woken, place.desk.active) == (1, 2)
     assert place.taken.messages == 0  # they are held
     assert sorted(place.desk.running) == [1, 2] and place.ready.left() == 2
     place.now = 101.5
@@ -147,13 +145,34 @@ def test_requests_are_handled_and_answered_in_one_go(forms: Any) -> None:
         (2, b"b!", "c", "s", "$reply"),
     ]
     assert place.line.flushes == 1 and place.line.unanswered == 0
-    assert (place.desk.active, place.idle, place.desk.running) == (0, 1, {})
+    assert (place.desk.active, place.idle, place.desk.running) == (0, 0, {})
     assert (handler.handled, place.desk.handled, list(place.desk.latencies)) == (2, 2, [1.5, 1.5])
     assert place.taken.messages == 2
     place.deliver(place.message(3))
     assert place.woken == 2
     place.ready.work()
     assert place.line.told == 3 and place.taken.messages == 0  # now the node has to be told
+
+
+@pytest.mark.parametrize("forms", FORMS)
+def test_who_waits_for_the_last_request_is_told(forms: Any) -> None:
+    place = Place(forms)
+    place.handle(echo)
+    place.deliver(place.message(1), place.message(2))
+    place.desk.watched = True
+    place.ready.work()
+    assert (place.desk.active, place.idle) == (0, 1)
+
+
+@pytest.mark.parametrize("forms", FORMS)
+def test_it_is_known_whether_somebody_was_woken(forms: Any) -> None:
+    place = Place(forms)
+    place.handle(echo)
+    assert not place.deliver()
+    assert place.deliver(place.message(1))
+    assert not place.deliver(place.message(1))  # it came before: this is left to the service
+    assert not place.deliver(place.message(2), numbers=(99,))  # for nobody
+    assert place.deliver(place.message(1), place.message(3))
 
 
 @pytest.mark.parametrize("forms", FORMS)

@@ -330,3 +330,14 @@ def test_fields_as_the_reference_reads_them(kernel: Any) -> None:
         assert kernel.fields_of(cut) == expected
         whole += expected is not None
     assert 1000 < whole < 2900
+
+
+@pytest.mark.parametrize("kernel", [envelope, TWIN])
+def test_text_is_checked_at_every_place(kernel: Any) -> None:
+    parts = ("ä", "€", "😀", "\udc80", "\udcc3", "\udced\udca0\udc80")
+    for part in (text.encode(errors="surrogateescape") for text in parts):
+        for length in range(20):
+            for at in range(length + 1):
+                text = b"a" * at + part + b"b" * (length - at)
+                fine = text.decode(errors="replace").encode() == text
+                assert kernel.examine(field(9, 2, text))[0] == (0 if fine else 7)

@@ -281,3 +281,16 @@ def test_a_header_that_is_cut_off_is_not_taken_for_one_that_is_known(
         inbox.feed(native.encode(native.Transfer(1, ())) + message)
     with pytest.raises(PeerError):
         inbox.feed(native.frame(int(native.Kind.TRANSFER), b"\x0d\x01") + message)
+
+
+def test_headers_like_the_last_one_are_known_and_others_are_not_taken_for_it(
+    modules: dict[str, ModuleType],
+) -> None:
+    inbox = opened(modules)
+    message = native.encode(Message(topic="a"))
+    for ids in ((), (1,), (1,), (2, 300), (1,), (), (2, 300), (2, 300)):
+        data = native.encode(native.Transfer(2, ids)) + 2 * message
+        assert understood(inbox.feed(data)) == 2 * [(ids, "a", b"")]
+    for header in (b"\x0d\x00\x00\x00\x00", b"\x0d\x01\x00\x00\x00\x00"):
+        with pytest.raises(PeerError):  # no message; a field that cannot be
+            opened(modules).feed(native.frame(int(native.Kind.TRANSFER), header) + message)

@@ -102,6 +102,31 @@ async def test_a_query_is_answered_with_the_types_that_were_meant() -> None:
 
 
 @virtual_time
+async def test_what_an_answer_or_a_request_leads_to_is_written_in_the_same_turn() -> None:
+    async with site() as here:
+        service = here.service()
+
+        @service.handle("ASKED")
+        async def search(body: bytes) -> bytes:
+            return body
+
+        await service.open()
+        peer = await here.peer()
+        asked_for: list[str] = []  # what had nobody to be written by
+        for who in (service, peer):
+            line = who.lines[0]
+
+            def flush_soon(outbox: Any, who: Any = who, line: Any = line) -> None:
+                asked_for.append(who.type)
+                type(line)._flush_soon(line, outbox)
+
+            line._flush_soon = flush_soon  # type: ignore[method-assign]
+        for k in range(3):
+            assert (await peer.query("ASKED", b"%d" % k)).body == b"%d" % k
+        assert asked_for == [""]  # the first question, which nothing came before
+
+
+@virtual_time
 async def test_a_blocking_handler_runs_in_a_thread_with_its_context() -> None:
     async with site() as world:
         service = world.service()
