@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,6 +59,7 @@ from regraft.runtime.aside import Aside, Errand
 from regraft.runtime.clock import Clock
 from regraft.runtime.dialling import Datagrams, Dialling, shown
 from regraft.runtime.disk import Disk
+from regraft.runtime.spinning import Spin
 
 READ_BYTES = 256 * 1024
 PIECES_MAX = 512  # in one system call; the kernel takes 1024
@@ -95,12 +94,7 @@ class Driver:
         self, node: Node, clock: Clock, loop: asyncio.AbstractEventLoop, spin_us: int = 0
     ) -> None:
         self._node = node
-        self._spin_ns = spin_us * 1000
-        self._spin_until_ns = 0
-        self._spinning = False
-        self._spin_reads = 0
-        self._fruitless = False
-        self._reads = 0
+        self._spin = Spin(loop, spin_us)
         self._reads_then = -QUIET_READS - 1  # when something was last persisted
         self._readers: deque[int] = deque(maxlen=LAST_READS)  # keys
         self._clock = clock
@@ -251,35 +245,10 @@ class Driver:
             return
         self._readers.append(peer.key)
         self._step([Received(peer.key, self._buffer[:size])])
-        self._reads += 1
-        if not self._spinning and self._spin_ns:
-            self._begin_spin()
-
-    def _begin_spin(self) -> None:
-        """Look for more for a moment before the process sleeps: waking it up takes longer.
-
-        If nothing came the last time, the chance is not taken again until the next 32nd read.
-        """
-        if self._fruitless and self._reads & 31:
-            return
-        self._spinning = True
-        self._spin_reads = self._reads
-        self._spin_until_ns = time.monotonic_ns() + self._spin_ns
-        self._loop.call_soon(self._spin)
-
-    def _spin(self) -> None:
-        now_ns = time.monotonic_ns()
-        if self._reads != self._spin_reads:
-            self._fruitless = False
-            self._spin_reads = self._reads
-            self._spin_until_ns = now_ns + self._spin_ns
-        elif now_ns >= self._spin_until_ns:
-            self._spinning = False
-            self._fruitless = True
-            return
-        else:
-            os.sched_yield()  # to whoever has something to do
-        self._loop.call_soon(self._spin)
+        spin = self._spin
+        spin.reads += 1
+        if not spin.active:
+            spin.begin()
 
     def _lost(self, peer: Peer, reason: str) -> None:
         self._forget(peer)
@@ -443,11 +412,11 @@ class Driver:
         """
         assert self.disk is not None, "a node without a journal wants something written"
         quiet = (
-            self._reads - self._reads_then <= QUIET_READS
+            self._spin.reads - self._reads_then <= QUIET_READS
             and len(set(self._readers)) <= QUIET_PEERS
             and sum(len(piece.data) for piece in effect.pieces) <= QUIET_BYTES
         )
-        self._reads_then = self._reads
+        self._reads_then = self._spin.reads
         if quiet:
             event = self.disk.persist_now(effect)
             if event is not None:
