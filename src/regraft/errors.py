@@ -145,6 +145,8 @@ _ROWS = (
      "no transaction of that name waits to be decided"),
     (65, "not-advertised", False, "amqp:precondition-failed", 0x83, 409,
      "this network routes by advertisements: advertise what is to be published, and wait for that"),
+    (66, "mailbox-moved", False, "amqp:link:redirect", 0x9D, 421,
+     "the mailbox has moved to another node"),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {row[1]: Code(*row) for row in _ROWS}

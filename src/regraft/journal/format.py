@@ -149,6 +149,15 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
         return self.shared or self.exclusive or bool(self.order_by)
 
 
+class Elsewhere(NamedTuple):
+    """A mailbox of another node, by which one came here, or to which one has gone."""
+
+    journal: str
+    number: int  # there
+    node: str  # its name, for people
+    taken: bool = False  # it was heard that what goes there is taken
+
+
 class MailboxMade(msgspec.Struct, frozen=True, tag="mailbox-made"):
     """A durable subscription; a quota of 0 is the node's default."""
 
@@ -161,6 +170,7 @@ class MailboxMade(msgspec.Struct, frozen=True, tag="mailbox-made"):
     quota_messages: int = 0  # of those that were made before there were options
     quota_bytes: int = 0
     options: Options = Options()
+    came: Elsewhere | None = None  # it takes nothing but what that one hands over
 
 
 class MailboxChanged(msgspec.Struct, frozen=True, tag="mailbox-changed"):
@@ -169,6 +179,14 @@ class MailboxChanged(msgspec.Struct, frozen=True, tag="mailbox-changed"):
     number: int
     name: str
     options: Options
+
+
+class MailboxMoved(msgspec.Struct, frozen=True, tag="mailbox-moved"):
+    """From where it gets its messages from here on, if not as any other, and to where they go."""
+
+    number: int
+    came: Elsewhere | None
+    home: Elsewhere | None
 
 
 class MailboxGone(msgspec.Struct, frozen=True, tag="mailbox-gone"):
@@ -313,13 +331,15 @@ class HomeTold(msgspec.Struct, frozen=True, tag="home-told"):
 class OriginHeard(msgspec.Struct, frozen=True, tag="origin-heard"):
     """Messages come from another journal, by a stream of it; they are counted in one of this.
 
-    A message has the sequence that it has here, and `shift` more.
+    A message has the sequence that it has here, and `shift` more. All of them are for one mailbox,
+    if that is not 0.
     """
 
     number: int
     journal: str
     stream: int
     shift: int
+    mailbox: int = 0
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -370,6 +390,7 @@ Control: TypeAlias = (
     | PublisherMade
     | PublisherGone
     | MailboxChanged
+    | MailboxMoved
     | Attached
     | Detached
     | Reached

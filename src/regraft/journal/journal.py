@@ -24,7 +24,7 @@ from typing import Any
 from regraft.errors import LocalError
 from regraft.journal import format
 from regraft.journal.compaction import Compaction
-from regraft.journal.format import Options, Range, Start
+from regraft.journal.format import Elsewhere, Options, Range, Start
 from regraft.journal.index import Place, Places
 from regraft.journal.recovery import Recovered
 from regraft.journal.requests import (
@@ -36,7 +36,7 @@ from regraft.journal.requests import (
     Request,
 )
 from regraft.journal.retention import KEEP, Drops, Quotas, Retention
-from regraft.journal.segments import Segments, Tail
+from regraft.journal.segments import Segments, Tail, start_of
 from regraft.journal.streams import Mailbox, Publisher, Stream, describe
 from regraft.kernels.records import Recorder
 from regraft.limits import Limits
@@ -170,9 +170,10 @@ class Journal:
         owner: str,
         now_us: int,
         options: Options = NO_OPTIONS,
+        came: Elsewhere | None = None,
     ) -> Mailbox:
         """Begin a durable subscription. LocalError if there are too many, or the name is taken."""
-        made = self.check_mailbox(name, pattern, exact, selector, owner, options)
+        made = self.check_mailbox(name, pattern, exact, selector, owner, options, came=came)
         self.control(made, now_us)
         mailbox = self.state.mailboxes[name]
         self.give_slot(mailbox)
@@ -188,15 +189,18 @@ class Journal:
         owner: str,
         options: Options,
         others: int = 0,
+        came: Elsewhere | None = None,
     ) -> format.MailboxMade:
         """What a mailbox will be, with so `others` made before it; LocalError if it cannot be."""
-        if name in self.state.mailboxes:
+        known = self.state.mailboxes.get(name)
+        if known is not None and (came is None or known.home is None):  # or it comes back
             raise LocalError("subscription-in-use", f"there is a mailbox {name} already")
         if len(self.state.mailboxes) + others >= self._limits.mailboxes:
             raise _too_many("mailboxes", self._limits.mailboxes)
         self._check_meta(others)
         number = self.state.numbers
-        made = format.MailboxMade(number, name, pattern, selector, exact, owner, options=options)
+        about = (number, name, pattern, selector, exact, owner)
+        made = format.MailboxMade(*about, options=options, came=came)
         room = self.recorder.segment_bytes - 2 * BESIDE_BYTES
         if len(format.encode_control(made)) > room:
             text = f"pattern and selector do not fit into a segment of the journal: {room} bytes"
@@ -445,7 +449,7 @@ class Journal:
         if piece.first >= self.segments.end:
             self.segments.add(piece.first, size)
             self._prepared.discard(piece.first)
-            self._pointed = _start_of(piece).snapshot
+            self._pointed = start_of(piece).snapshot
         if piece.offset + len(piece.data) < size:
             return False
         index = format.decode_trailer(memoryview(piece.data)[-format.TRAILER_BYTES :])
@@ -684,13 +688,6 @@ class Journal:
         """Streams and mailboxes, to look at."""
         for stream in self.state.streams.values():
             yield describe(self.refresh(stream), stream.number in self.quotas.full)
-
-
-def _start_of(piece: Piece) -> Start:
-    """What the START in the first piece of a segment says."""
-    header = format.decode_header(memoryview(piece.data), piece.first)
-    assert header is not None, "a segment begins with a START"
-    return format.decode_start(memoryview(piece.data)[format.HEADER_BYTES : header.length])
 
 
 def _too_many(limit: str, value: int) -> LocalError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from regraft.journal import format
-from regraft.journal.format import Bytes, Interest, Options, Range, damaged
+from regraft.journal.format import Bytes, Elsewhere, Interest, Options, Range, damaged
 from regraft.journal.streams import Joint, Mailbox, Mark, Stream
 
 PAGES_PER_ROW = 64
@@ -55,6 +55,8 @@ class MailboxRow(msgspec.Struct, tag="mailbox"):
     ranks: list[tuple[int, int, int]] = []
     quota_messages: int = 0  # of those that were made before there were options
     quota_bytes: int = 0
+    came: Elsewhere | None = None
+    home: Elsewhere | None = None
 
 
 class SettledRow(msgspec.Struct, tag="settled"):
@@ -109,6 +111,7 @@ class OriginRow(msgspec.Struct, tag="origin"):
     next_sequence: int
     size: int
     indexed: int
+    mailbox: int = 0
 
 
 class HomeRow(msgspec.Struct, tag="home"):
@@ -189,6 +192,8 @@ def mailbox_rows(box: Mailbox, chunk_bytes: int) -> list[Row]:
             box.options,
             box.sought,
             [(priority, rank.low, rank.last) for priority, rank in box.ranks.items()],
+            came=box.came,
+            home=box.home,
         )
     ]
     pages = list(box.settled.bits())

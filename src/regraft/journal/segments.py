@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from regraft.journal import format
+from regraft.journal.format import Start
 from regraft.journal.requests import Piece
 
 BLOCK_BYTES = 256 * 1024
@@ -146,3 +148,10 @@ class Tail:
             self.size -= len(self._blocks[gone].data)
             gone += 1
         del self._blocks[:gone], self._starts[:gone]
+
+
+def start_of(piece: Piece) -> Start:
+    """What the START in the first piece of a segment says."""
+    header = format.decode_header(memoryview(piece.data), piece.first)
+    assert header is not None, "a segment begins with a START"
+    return format.decode_start(memoryview(piece.data)[format.HEADER_BYTES : header.length])

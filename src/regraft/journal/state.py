@@ -16,7 +16,6 @@ import msgspec
 from regraft.journal import format, rows
 from regraft.journal.format import Bytes, Extent, Options, Range, Record, Spot, damaged
 from regraft.journal.streams import (
-    HOME,
     TX,
     Arrivals,
     Back,
@@ -63,7 +62,7 @@ class State:
         self.decided: dict[str, bool] = {}  # how others ended, the oldest first
         self.forgotten = 0  # clients whose transactions are remembered no more
         self._group = -1  # up to where records count together, if some do
-        self._joined: dict[int, tuple[Mailbox, int, int]] = {}  # what other nodes get of them
+        self._joined: dict[int, tuple[Mailbox, int, int]] = {}  # what mailboxes get of them
 
     # --------------------------------------------------------------------- records
 
@@ -100,7 +99,7 @@ class State:
             raise damaged(f"position {record.position} is of no publisher: {record.publisher}")
 
     def _join(self) -> None:
-        """A group of records is over: other nodes get what it has for them as a whole."""
+        """A group of records is over: what goes to other nodes goes as a whole."""
         for mailbox, first, start in self._joined.values():
             if mailbox.next_sequence > first + 1:
                 mailbox.join(first, mailbox.next_sequence - 1, start, mailbox.size)
@@ -134,8 +133,7 @@ class State:
                     f"position {position} has message {sequence} of stream {number} where "
                     f"{stream.next_sequence} should be"
                 )
-            if position < self._group and stream.name.startswith(HOME):
-                assert isinstance(stream, Mailbox)
+            if position < self._group and isinstance(stream, Mailbox):
                 self._joined.setdefault(number, (stream, sequence, stream.size))
             stream.next_sequence = sequence + messages
             stream.size += size
@@ -210,12 +208,38 @@ class State:
             made.owner,
             _with_quotas(made),
         )
+        mailbox.came = made.came
         self.numbers = max(self.numbers, made.number + 1)
         self.streams[made.number] = self.mailboxes[made.name] = mailbox
 
     def _mailbox_gone(self, gone: format.MailboxGone, time_us: int) -> None:
-        mailbox = self.streams.pop(gone.number)
-        del self.mailboxes[mailbox.name]
+        mailbox = self.mailbox(gone.number)
+        del self.streams[gone.number]
+        self._unname(mailbox)
+        self._uncount(mailbox)
+
+    def _mailbox_moved(self, moved: format.MailboxMoved, time_us: int) -> None:
+        mailbox = self.mailbox(moved.number)
+        if moved.came is None:
+            self._uncount(mailbox)
+        mailbox.came, mailbox.home = moved.came, moved.home
+
+    def _unname(self, mailbox: Mailbox) -> None:
+        """It has its name no more; one that had moved away before it came has it again."""
+        if self.mailboxes.get(mailbox.name) is mailbox:
+            del self.mailboxes[mailbox.name]
+            for other in self.streams.values() if mailbox.came is not None else ():
+                if not isinstance(other, Mailbox) or other is mailbox:
+                    continue
+                if other.name == mailbox.name:
+                    self.mailboxes[other.name] = other
+
+    def _uncount(self, mailbox: Mailbox) -> None:
+        """Nothing more comes for it from where it was before."""
+        for arrivals in list(self.origins.values()) if mailbox.came is not None else ():
+            if arrivals.mailbox == mailbox.number:
+                del self.origins[arrivals.key]
+                del self.streams[arrivals.number]
 
     def _publisher_made(self, made: format.PublisherMade, time_us: int) -> None:
         publisher = Publisher(made.number, made.client_id, time_us)
@@ -237,9 +261,10 @@ class State:
 
     def _mailbox_changed(self, changed: format.MailboxChanged, time_us: int) -> None:
         mailbox = self.mailbox(changed.number)
-        del self.mailboxes[mailbox.name]
+        if changed.name != mailbox.name:
+            self._unname(mailbox)
+            self.mailboxes[changed.name] = mailbox
         mailbox.name, mailbox.options = changed.name, changed.options
-        self.mailboxes[mailbox.name] = mailbox
 
     def _reached(self, reached: format.Reached, time_us: int) -> None:
         mailbox = self.mailbox(reached.number)
@@ -282,15 +307,16 @@ class State:
             home.interests.pop(number, None)
 
     def _origin_heard(self, heard: format.OriginHeard, time_us: int) -> None:
-        known = self.origins.get(heard.journal)
+        about = (heard.journal, heard.stream, heard.shift, heard.mailbox)
+        arrivals = Arrivals(heard.number, *about)
+        known = self.origins.get(arrivals.key)
         if known is not None and known.number == heard.number:
             known.shift = heard.shift
             return
         if known is not None:
             del self.streams[known.number]
-        arrivals = Arrivals(heard.number, heard.journal, heard.stream, heard.shift)
         self.numbers = max(self.numbers, heard.number + 1)
-        self.streams[heard.number] = self.origins[heard.journal] = arrivals
+        self.streams[heard.number] = self.origins[arrivals.key] = arrivals
 
     def _tx_prepared(self, made: format.TxPrepared, time_us: int) -> None:
         self.prepared[made.gid] = Prepared(made, time_us)
@@ -324,7 +350,8 @@ class State:
         self._join()
         for publisher in self.publishers.values():
             publisher.freeze()
-        return [mailbox.number for mailbox in self.mailboxes.values() if mailbox.abandon()]
+        boxes = [one for one in self.streams.values() if isinstance(one, Mailbox)]
+        return [mailbox.number for mailbox in boxes if mailbox.abandon()]
 
     # ------------------------------------------------------------------- snapshots
 
@@ -339,7 +366,7 @@ class State:
             elif isinstance(stream, Arrivals):
                 counted = (stream.next_sequence, stream.size, stream.indexed)
                 about = (stream.number, stream.journal, stream.stream, stream.shift)
-                found.append(rows.OriginRow(*about, *counted))
+                found.append(rows.OriginRow(*about, *counted, stream.mailbox))
             else:
                 found.append(
                     rows.StreamRow(
@@ -409,7 +436,7 @@ class State:
         mailbox.next_sequence, mailbox.size = row.next_sequence, row.size
         mailbox.indexed, mailbox.floor = row.indexed, row.floor
         mailbox.delivered, mailbox.window = row.delivered, row.window
-        mailbox.sought = row.sought
+        mailbox.sought, mailbox.came, mailbox.home = row.sought, row.came, row.home
         mailbox.ranks = {priority: Rank(low, last) for priority, low, last in row.ranks}
         self.streams[row.number] = self.mailboxes[row.name] = mailbox
 
@@ -442,10 +469,10 @@ class State:
         self.holes[row.first] = row.holes
 
     def _restore_origin(self, row: rows.OriginRow) -> None:
-        arrivals = Arrivals(row.number, row.journal, row.stream, row.shift)
+        arrivals = Arrivals(row.number, row.journal, row.stream, row.shift, row.mailbox)
         arrivals.next_sequence, arrivals.size = row.next_sequence, row.size
         arrivals.indexed = row.indexed
-        self.streams[row.number] = self.origins[row.journal] = arrivals
+        self.streams[row.number] = self.origins[arrivals.key] = arrivals
 
     def _restore_home(self, row: rows.HomeRow) -> None:
         home = self.homes[row.journal] = HomeState(row.journal)
@@ -474,6 +501,7 @@ _CONTROLS: dict[type, Callable[[State, Any, int], None]] = {
     format.PublisherMade: State._publisher_made,
     format.PublisherGone: State._publisher_gone,
     format.MailboxChanged: State._mailbox_changed,
+    format.MailboxMoved: State._mailbox_moved,
     format.Reached: State._reached,
     format.Returned: State._returned,
     format.Sought: State._sought,

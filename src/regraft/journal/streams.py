@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from regraft.journal.format import Interest, Options, Part, Range, damaged
+from regraft.journal.format import Elsewhere, Interest, Options, Part, Range, damaged
 from regraft.journal.ranges import Ranges
 from regraft.kernels.windows import Window
 
@@ -117,7 +117,7 @@ class Mailbox(Stream):
     """The private stream of a durable subscription, and what its clients have settled of it.
 
     `ranks` says, of each priority but the common one, where to look for its messages. `joints` are
-    kept for mailboxes that stand for other nodes: what is unsettled of transactions.
+    what is unsettled of transactions: should it go to another node, it goes as a whole.
     """
 
     marks_max = MAILBOX_MARKS_MAX
@@ -144,6 +144,8 @@ class Mailbox(Stream):
         self.ranks: dict[int, Rank] = {}  # by priority
         self.sought = False  # to where some of it may be gone
         self.joints: list[Joint] = []  # in order
+        self.came: Elsewhere | None = None  # from there, and it gets what that one hands over
+        self.home: Elsewhere | None = None  # it has moved there, and so does all that it gets
 
     @property
     def waiting(self) -> int:
@@ -237,6 +239,7 @@ class Mailbox(Stream):
         self.floor = max(sequence, 1)
         self.settled = Ranges()
         self.returned.clear()
+        self.joints = []
         self.delivered = max(self.delivered, self.next_sequence - 1)
         for known in self.ranks.values():
             known.low = self.floor
@@ -267,9 +270,13 @@ class Arrivals(Stream):
     exactly if it was kept.
     """
 
-    def __init__(self, number: int, journal: str, stream: int, shift: int) -> None:
-        super().__init__(number, f"$from/{journal}", f"$from/{journal}", True)
+    def __init__(
+        self, number: int, journal: str, stream: int, shift: int, mailbox: int = 0
+    ) -> None:
+        self.key = f"{journal}/{mailbox}" if mailbox else journal
+        super().__init__(number, f"$from/{self.key}", f"$from/{self.key}", True)
         self.journal = journal
+        self.mailbox = mailbox  # all of it is for this one; 0: for whoever takes it
         self.stream = stream  # its number there
         self.shift = shift  # what a sequence there is more than here
 
@@ -354,5 +361,7 @@ def describe(stream: Stream, full: bool) -> dict[str, Any]:
             "settled_above_floor": stream.settled.count,
             "attached": stream.window > 0,
             "full": full,
+            "moved_from": stream.came.node if stream.came is not None else "",
+            "moved_to": stream.home.node if stream.home is not None else "",
         }
     return row

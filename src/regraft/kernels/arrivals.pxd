@@ -20,6 +20,7 @@ cdef class Arrivals:
     cdef Ints nowhere
     cdef long long generation
     cdef readonly Py_ssize_t taken
+    cdef Ints fixed
 
     @cython.locals(p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, count=Py_ssize_t, size=Py_ssize_t)
     cpdef Py_ssize_t check(self, object view) except -1
@@ -27,6 +28,8 @@ cdef class Arrivals:
     cpdef Py_ssize_t take(self, object view, Py_ssize_t skip, int64_t now_us) except -1
     @cython.locals(p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, end=Py_ssize_t, keeper=Keeper, kept=Route, slots=Ints, k=Py_ssize_t, slot=Py_ssize_t)
     cpdef Py_ssize_t full(self, object view, bint all, int64_t until_us) except -2
+    @cython.locals(p=bytes_p, n=Py_ssize_t, pos=Py_ssize_t, end=Py_ssize_t, found=set, kept=Route, last=Route, slots=Ints, k=Py_ssize_t)
+    cpdef set takers(self, object view)
     cdef void renew(self)
     @cython.locals(source=Source, lane=Lane, scan=Scan, route=Route, found=Route, choice=Choice, topic=bytes)
     cdef Route kept(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)

@@ -3,7 +3,8 @@
 They come in batches, in the order in which they were kept there. Each is matched as if it had been
 published here, but it goes to streams of this node only: whoever is live has got it by another way,
 and other nodes get it from where it began. All of them count in the stream of their origin, with
-the very record that keeps them, so that one that comes again is known.
+the very record that keeps them, so that one that comes again is known. What is handed over by a
+mailbox that has moved here is for one mailbox, and is not matched.
 
 `p` is a pointer when compiled, a memoryview when interpreted.
 """
@@ -33,7 +34,9 @@ WAYS_MAX = 4096  # sets of streams that are remembered
 class Arrivals:
     """Records what comes from one other node."""
 
-    def __init__(self, lane: Lane, keeper: Keeper, source: Source, slot: int) -> None:
+    def __init__(
+        self, lane: Lane, keeper: Keeper, source: Source, slot: int, target: int = -1
+    ) -> None:
         self.lane = lane
         self.keeper = keeper
         self.source = source
@@ -44,6 +47,11 @@ class Arrivals:
         self.nowhere.push(slot)
         self.generation = -1
         self.taken = 0
+        self.fixed: Ints | None = None  # the same and the one that gets all of it
+        if target >= 0:
+            self.fixed = Ints()
+            self.fixed.push(slot)
+            self.fixed.push(target)
 
     def check(self, view: Any) -> int:
         """How many messages there are in `view`; ValueError unless it is nothing but these."""
@@ -81,6 +89,8 @@ class Arrivals:
         while pos < n:
             end = pos + 4 + u32(p, pos)
             self.scan.scan(p, pos + HEADER, end)
+            if self.fixed is not None:
+                return self.fixed.a[1] if keeper.is_full(self.fixed) else -1
             if self.scan.deliver_at <= until_us:
                 kept = self.kept(p, pos, end)
                 if kept is not None:
@@ -91,6 +101,29 @@ class Arrivals:
                             return slot
             pos = end
         return -1
+
+    def takers(self, view: Any) -> set[int]:
+        """The slots of the streams that take something of `view`, which was checked."""
+        p = pointer_to(view)
+        n = len(view)
+        pos = 0
+        found: set[int] = set()
+        last: Route | None = None
+        self.renew()
+        while pos < n:
+            end = pos + 4 + u32(p, pos)
+            slots = self.fixed
+            if slots is None:
+                self.scan.scan(p, pos + HEADER, end)
+                kept = self.kept(p, pos, end)
+                if kept is not None and kept is not last:
+                    last = kept
+                    slots = kept.slots
+            if slots is not None:
+                for k in range(slots.n):
+                    found.add(slots.a[k])
+            pos = end
+        return found
 
     def renew(self) -> None:
         """Somebody may have subscribed since."""
@@ -167,6 +200,8 @@ class Arrivals:
 
     def way(self, p: Any, pos: int, end: int) -> Ints:
         """The streams that get the message just scanned."""
+        if self.fixed is not None:
+            return self.fixed
         kept = self.kept(p, pos, end)
         if kept is None:
             return self.nowhere

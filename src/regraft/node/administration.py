@@ -17,7 +17,7 @@ from regraft.limits import Limits
 from regraft.model.topics import check_pattern
 from regraft.node.box import Box
 from regraft.node.event import Now
-from regraft.node.mailroom import Mailroom, check_name, check_same, read_options
+from regraft.node.mailroom import Mailroom, check_here, check_name, check_same, read_options
 from regraft.node.reading import FOREVER, Reading
 from regraft.node.router import Router
 
@@ -92,6 +92,22 @@ class Administration:
         mailboxes = self._journal.state.mailboxes.values()
         return {"queues": [self._row(one) for one in mailboxes if not one.name.startswith(HOME)]}
 
+    def _move(self, given: _Arguments, now: Now, done: Done) -> None:
+        name, node = given.text("name"), given.text("from", "")
+        given.check()
+        if self._mailroom.move is None:
+            raise LocalError("not-supported", "this node takes part in no network")
+
+        def told(error: RegraftError | None, now: Now) -> None:
+            mailbox = self._journal.state.mailboxes.get(name)
+            gone = LocalError("unknown-mailbox", f"mailbox {name!r} was removed meanwhile")
+            if error is None and mailbox is not None:
+                done({"queue": self._row(mailbox)}, now)
+            else:
+                done(error or gone, now)
+
+        self._mailroom.move(name, node, told, now)
+
     def _show(self, given: _Arguments, now: Now, done: Done) -> Answer:
         mailbox = self._mailroom.mailbox(given.text("name"))
         box = self._mailroom.boxes.boxes.get(mailbox.number)
@@ -132,6 +148,8 @@ class Administration:
             "dead": box.dead,
             "expired": box.expired,
             "oldest_us": places.about(number, mailbox.floor) if mailbox.waiting else 0,
+            "moved_from": mailbox.came.node if mailbox.came is not None else "",
+            "moved_to": mailbox.home.node if mailbox.home is not None else "",
         }
 
     def _purge(self, given: _Arguments, now: Now, done: Done) -> Answer:
@@ -390,6 +408,7 @@ def _are_ranges(value: Any) -> bool:
 def _not_own(mailbox: Mailbox) -> None:
     if mailbox.name.startswith("$"):
         raise LocalError("not-authorized", f"mailbox {mailbox.name} is the node's own")
+    check_here(mailbox)
 
 
 Command = Callable[[Administration, _Arguments, Now, Done], Answer | None]
@@ -399,6 +418,7 @@ COMMANDS: dict[str, Command] = {
     "queue-list": Administration._list,
     "queue-show": Administration._show,
     "queue-change": Administration._change,
+    "queue-move": Administration._move,
     "queue-purge": Administration._purge,
     "queue-remove": Administration._remove,
     "queue-rename": Administration._rename,

@@ -113,13 +113,17 @@ class Boxes:
         self.give_back(box, member.hand.take_all(), now, counts=counts, back_off=False)
         self._unpark(box, member)
         if not box.members and not box.dying and not self.journal.broken:
-            # What was delivered came back or is settled; what was so before a crash may not be.
-            lines = [line.next_sequence for line in box.lines.values()]
-            lines += [rank.low for key, rank in box.mailbox.ranks.items() if key not in box.lines]
-            marked = box.marked if min(lines) <= box.marked else 0
-            self.journal.detach(box.mailbox.number, marked, now.wall_us)
-            box.bound, box.reaching = 0, None
+            self.rest(box, now)
         self.pull(box, now)
+
+    def rest(self, box: Box, now: Now) -> None:
+        """Nobody has anything of it in its hands."""
+        # What was delivered came back or is settled; what was so before a crash may not be.
+        lines = [line.next_sequence for line in box.lines.values()]
+        lines += [rank.low for key, rank in box.mailbox.ranks.items() if key not in box.lines]
+        marked = box.marked if min(lines) <= box.marked else 0
+        self.journal.detach(box.mailbox.number, marked, now.wall_us)
+        box.bound, box.reaching = 0, None
 
     def _unpark(self, box: Box, member: Member) -> None:
         """Anybody may have what only this member was to get."""
@@ -531,6 +535,27 @@ class Boxes:
             for sequence in range(first, last + 1):
                 box.mailbox.returned[sequence] = back
                 self._push(box, sequence, back)
+        self.ripen(box, now)
+
+    def came_back_elsewhere(
+        self, mailbox: Mailbox, runs: list[Run], reached: int, now: Now
+    ) -> None:
+        """Of what was just recorded, some was delivered at the node that it comes from.
+
+        These came back there; of others up to `reached` it is not known.
+        """
+        if runs:
+            self.journal.give_back(mailbox.number, runs, now.wall_us)
+        if reached:
+            self.journal.reach(mailbox.number, reached, now.wall_us)
+        box = self.boxes.get(mailbox.number)
+        if box is None:
+            return
+        box.marked = max(box.marked, reached)
+        for first, last, *about in runs:
+            box.early.add(first, last)
+            for sequence in range(first, last + 1):
+                self._push(box, sequence, Back(*about))
         self.ripen(box, now)
 
     def overdue(self, number: int, now: Now) -> None:

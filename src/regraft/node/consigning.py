@@ -13,16 +13,19 @@ Rules:
 - What counts together, because it is of one transaction, is said to; that node keeps it when all
   of it has come, and says meanwhile how far that is, so that the window goes on.
 - What that node is told first in a round follows whatever it has; then each batch follows the last.
+
+A mailbox that has moved to another node (`relocating`) is sent there in the same way, to one
+mailbox only: what is not settled of it, with what is known of former deliveries, and what it gets.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regraft.journal.format import Options
+from regraft.journal.format import Elsewhere, Options
 from regraft.journal.journal import Journal
 from regraft.journal.streams import HOME, Mailbox
 from regraft.kernels.frame import count_messages
@@ -44,13 +47,16 @@ SETTLED_LATE = 4096  # messages that are confirmed and not settled yet, at most
 WARNED_SHARE = 2  # of a limit: from half of it on people are warned
 SECOND = 1_000_000_000
 REFUSE, DROP = "refuse", "drop"
+LOOKED_AT = 8192  # sequences of a mailbox that has moved, at a time
+
+SETTLED_EARLY = "settled-early"  # a planted bug: what is sent of a mailbox that moved is settled
 
 Send = Callable[[bytes, peers.Carried, Now], bool]  # to a journal; whether there is a way
 
 
 @dataclass(slots=True, eq=False)
 class Consignment:
-    """What one other node has to keep."""
+    """What one other node has to keep; or one mailbox of it."""
 
     journal: bytes  # its own
     name: str  # of the node
@@ -68,6 +74,8 @@ class Consignment:
     warned: bool = False
     barred: bool = False  # nothing more is taken for it
     pumping: bool = False
+    target: int = 0  # the one mailbox there that gets all of it; 0: whoever takes it
+    known: bool = True  # that node has said that it expects it
 
     @property
     def unsure(self) -> bool:
@@ -97,7 +105,10 @@ class Consigning:
         self._send = send
         self._body_max = limits.frame_bytes - BESIDE_BYTES
         self._batch = min(BATCH_BYTES, self._body_max // 2)
-        self.all: dict[bytes, Consignment] = {}
+        self.all: dict[int, Consignment] = {}  # by the number of their mailbox here
+        self._homes: dict[bytes, Consignment] = {}  # those without a target
+        self.on_known: Callable[[Consignment, Now], None] | None = None
+        self.bugs: frozenset[str] = frozenset()
         self.repeated = 0  # rounds but the first
         self._looked_ns = 0
 
@@ -105,7 +116,7 @@ class Consigning:
 
     def open(self, journal: bytes, name: str, now: Now) -> Consignment:
         """Another node has mailboxes from now on, or had already."""
-        known = self.all.get(journal)
+        known = self._homes.get(journal)
         if known is not None:
             known.name = name or known.name
             return known
@@ -122,17 +133,25 @@ class Consigning:
             self._journal.change_mailbox(mailbox.number, title, options, now.wall_us)
         self._keeper.set_away(mailbox.slot, True)
         self._journal.away[mailbox.number] = mailbox
-        confirmed = mailbox.floor - 1
-        made = Consignment(journal, name, mailbox, self._reading(mailbox, journal), confirmed)
-        made.progress_ns = now.ns
-        self.all[journal] = made
+        made = self._homes[journal] = self._consign(journal, name, mailbox, now)
         return made
+
+    def _consign(self, journal: bytes, name: str, mailbox: Mailbox, now: Now) -> Consignment:
+        made = Consignment(journal, name, mailbox, self._reading(mailbox), mailbox.floor - 1)
+        made.progress_ns = now.ns
+        self.all[mailbox.number] = made
+        return made
+
+    def to(self, journal: bytes) -> Consignment | None:
+        """What another node has to keep, if it has mailboxes."""
+        return self._homes.get(journal)
 
     def close(self, journal: bytes, now: Now) -> int:
         """It will never come back: what waits for it goes; how many messages that were."""
-        one = self.all.pop(journal, None)
+        one = self._homes.pop(journal, None)
         if one is None:
             return 0
+        del self.all[one.mailbox.number]
         self._readings.end(one.reading)
         self._journal.refresh(one.mailbox)
         waiting = one.mailbox.waiting
@@ -142,14 +161,29 @@ class Consigning:
         self._journal.remove_mailbox(one.mailbox.number, now.wall_us)
         return waiting
 
-    def _reading(self, mailbox: Mailbox, journal: bytes) -> Reading:
+    def hand_over(self, mailbox: Mailbox, to: Elsewhere, now: Now) -> Consignment:
+        """A mailbox has moved: what it has and what it gets goes there, once it is expected."""
+        one = self._consign(bytes.fromhex(to.journal), to.node, mailbox, now)
+        one.target, one.known = to.number, False
+        self._journal.away[mailbox.number] = mailbox
+        return one
+
+    def take_back(self, number: int) -> None:
+        """It stays here after all, or is no more."""
+        one = self.all.pop(number, None)
+        if one is not None:
+            self._readings.end(one.reading)
+            self._journal.away.pop(number, None)
+            self._keeper.set_full(one.mailbox.slot, number in self._journal.quotas.full)
+
+    def _reading(self, mailbox: Mailbox) -> Reading:
         def go_on(now: Now) -> None:
-            self.pump(self.all.get(journal), now)
+            self.pump(self.all.get(mailbox.number), now)
 
         def fail(text: str, now: Now) -> None:
             text = f"what waits for another node cannot be read, and is tried again: {text}"
             self._effects.append(Note("error", text))
-            one = self.all.get(journal)
+            one = self.all.get(mailbox.number)
             if one is not None:
                 one.tries += 1
 
@@ -160,7 +194,7 @@ class Consigning:
 
     def pump(self, one: Consignment | None, now: Now) -> None:
         """Send what there is, as far as the window goes."""
-        if one is None or one.pumping:
+        if one is None or one.pumping or not one.known:
             return
         one.pumping = True  # what is in memory is found at once, and calls again
         try:
@@ -176,8 +210,11 @@ class Consigning:
         if found is None:
             return False
         timeless = Now(now.ns, 0)  # what has expired has to be counted there, too
-        most = self._batch
-        if not self._readings.fill(reading, found, FOREVER, FOREVER, most, b"", timeless):
+        most, until = self._batch, FOREVER
+        if one.target:
+            at, until = reading.next_sequence, reading.next_sequence + LOOKED_AT
+            reading.reader.skip = list(one.mailbox.settled.within(at, until - 1))
+        if not self._readings.fill(reading, found, until, FOREVER, most, b"", timeless):
             return False
         reader = reading.reader
         if not reader.messages:
@@ -191,6 +228,8 @@ class Consigning:
                     return False
         if one.due_ns <= now.ns:
             one.due_ns = now.ns + self._patience(one)
+        if one.target and SETTLED_EARLY in self.bugs:
+            one.confirmed = reading.next_sequence - 1
         return True
 
     def _packed(self, one: Consignment, first: int, frames: memoryview) -> Iterator[peers.Carried]:
@@ -204,15 +243,18 @@ class Consigning:
             elif together is not None:
                 joint, joint_bytes = together.last, together.end - together.start
                 most = joint - first + 1
+                joint = one.mailbox.settled.gaps(first, joint)[-1][1]  # some may have been taken
             count, size = _fitting(frames, self._body_max, most)
             whole = size > 0
             if not whole:
                 count, size = 1, int.from_bytes(frames[:4], "little") + 4
             for offset in range(0, size, self._body_max):
                 part = bytes(frames[offset : min(size, offset + self._body_max)])
-                place: tuple[int, ...] = (0, 0) if whole else (offset, size)
-                place += (joint, joint_bytes)
-                yield peers.Carried(*head, one.base, first, one.round, part, *place)
+                place = (0, 0) if whole else (offset, size)
+                carried = peers.Carried(
+                    *head, one.base, first, one.round, part, *place, joint, joint_bytes
+                )
+                yield replace(carried, **_told(one, first, count)) if one.target else carried
             first += count
             one.base = first
             one.in_flight += size
@@ -231,7 +273,7 @@ class Consigning:
     def _begin_anew(self, one: Consignment) -> None:
         """Go back to what is not confirmed."""
         self._readings.end(one.reading)
-        one.reading = self._reading(one.mailbox, one.journal)
+        one.reading = self._reading(one.mailbox)
         one.reading.next_sequence = one.confirmed + 1
         one.base = 0
         one.round += 1
@@ -243,9 +285,13 @@ class Consigning:
 
     def taken(self, message: peers.Taken, now: Now) -> None:
         """Another node has persisted messages, or misses some."""
-        one = self.all.get(message.journal)
-        if one is None or one.mailbox.number != message.stream:
+        one = self.all.get(message.stream)
+        if one is None or one.journal != message.journal:
             return  # of another life
+        if not one.known:
+            one.known, one.tries = True, 0
+            if self.on_known is not None:
+                self.on_known(one, now)
         last = self._journal.recorder.next_sequence(one.mailbox.slot) - 1
         upto = min(message.upto, last)
         if upto > one.confirmed:
@@ -277,6 +323,7 @@ class Consigning:
             if late > 0 and (all or late >= SETTLED_LATE) and not self._journal.broken:
                 span = (one.mailbox.floor, one.confirmed)
                 self._journal.settle(one.mailbox.number, [span], now.wall_us)
+                one.confirmed = one.mailbox.floor - 1  # what had been settled before is passed over
 
     # ------------------------------------------------------------------------------ time
 
@@ -316,10 +363,10 @@ class Consigning:
 
     def _look(self, now: Now) -> None:
         """See what waits for whom, and for how long."""
-        sizes = {one.journal: self._waits(one) for one in self.all.values()}
+        sizes = {number: self._waits(one) for number, one in self.all.items()}
         total = sum(sizes.values())
-        for one in self.all.values():
-            size, limits = sizes[one.journal], self._limits
+        for number, one in self.all.items():
+            size, limits = sizes[number], self._limits
             age = (now.ns - one.progress_ns) // SECOND
             crowded = size > 0 and total >= limits.homes_bytes
             over = size > 0 and (age >= limits.home_s or crowded or size >= limits.home_bytes)
@@ -340,7 +387,9 @@ class Consigning:
     def refuses(self, one: Consignment) -> bool:
         """Whether nothing more is taken for it: by a look at it, or by its quota at once."""
         full = one.mailbox.number in self._journal.quotas.full
-        return (one.barred or full) and self._policy != DROP
+        if self._policy == DROP:
+            return full and one.target > 0  # it has a quota of its own
+        return one.barred or full
 
     def _waits(self, one: Consignment) -> int:
         self._journal.refresh(one.mailbox)
@@ -380,10 +429,12 @@ class Consigning:
         for one in self.all.values():
             size = self._waits(one)
             waiting = one.mailbox.next_sequence - 1 - one.confirmed
+            waiting = min(waiting, one.mailbox.waiting)
             found.append(
                 {
                     "node": one.name,
                     "journal": one.journal.hex(),
+                    "mailbox": one.mailbox.name if one.target else "",
                     "waiting": waiting,
                     "bytes": size if waiting else 0,
                     "confirmed": one.confirmed,
@@ -394,6 +445,17 @@ class Consigning:
                 }
             )
         return found
+
+
+def _told(one: Consignment, first: int, count: int) -> dict[str, Any]:
+    """What is said of messages that are for one mailbox: which, and how they were delivered."""
+    returned, backs = one.mailbox.returned, []
+    for place in range(count) if returned else ():
+        back = returned.get(first + place)
+        if back is not None:
+            backs += [place, back.attempts, back.due_us]
+    told = {"mailbox": one.target, "marked": one.mailbox.delivered}
+    return {**told, "backs": tuple(backs)}
 
 
 def _runs(data: bytes, runs: list[tuple[int, int]]) -> Iterator[tuple[int, memoryview]]:

@@ -32,6 +32,7 @@ from regraft.node.event import Now
 from regraft.node.mailroom import OWN
 from regraft.node.outflow import INWARD, Outflow
 from regraft.node.receiving import Receiving
+from regraft.node.relocating import Relocating
 from regraft.node.router import CUSTODY, Router
 from regraft.node.storage import Storage
 from regraft.routing.filters import Filter
@@ -40,7 +41,7 @@ from regraft.wire import native, peers
 
 TICK_NS = 200_000_000
 COMMANDS = ("custody-forget", "custody-list")
-BODIES = (native.Kind.CARRIED, native.Kind.TAKEN)
+BODIES = (native.Kind.CARRIED, native.Kind.TAKEN, native.Kind.MOVE)
 NO_CONNECTION = -1
 JOURNAL_BYTES = 16  # of its id
 LOOKED_AT_MAX = 10_000  # mailboxes elsewhere, to find one by its name
@@ -77,6 +78,7 @@ class Custody:
         self.homes = Homes(limits.homes, limits.home_interests)
         self.consigning: Consigning | None = None
         self.receiving: Receiving | None = None
+        self.relocating: Relocating | None = None
         if storage is not None:
             self._open(storage, policy, now)
 
@@ -104,12 +106,18 @@ class Custody:
             self._held(stream, True)
         storage.mailroom.on_stream = self._held
         storage.mailroom.elsewhere = self._elsewhere
+        self.relocating = Relocating(
+            *(me.name, storage.mailroom, self.consigning, self.receiving, self.homes),
+            *(self._outflow, self._effects, self._send, now),
+        )
 
     def _held(self, stream: Stream, more: bool) -> None:
         """This node keeps messages for one more stream, or for one less."""
         if not more:
             self.homes.release(stream.number)
         elif not stream.name.startswith(OWN) and getattr(stream, "owner", "") != OWNER:
+            if isinstance(stream, Mailbox) and stream.came is not None:
+                return  # it gets what another one hands over
             selector = stream.selector if isinstance(stream, Mailbox) else ""
             filter = Filter(stream.pattern, stream.exact, selector)
             self.homes.hold(Durable(stream.number, stream.name, filter))
@@ -137,7 +145,8 @@ class Custody:
         """The node takes part in a network: be reached there."""
         self._links = links
         if self._storage is not None and self.receiving is not None:
-            self.receiving.bugs = bugs
+            assert self.consigning is not None and self.relocating is not None
+            self.receiving.bugs = self.consigning.bugs = self.relocating.bugs = bugs
             outlet = self._router.admit_group(Outlet(INWARD))
             self._router.enter(outlet, 1, self.topic, True, None)
 
@@ -150,6 +159,8 @@ class Custody:
         if self.consigning is not None and self.receiving is not None:
             self.consigning.linked(now)
             self.receiving.linked()
+        if self.relocating is not None:
+            self.relocating.linked()
 
     def unlinked(self, key: int) -> None:
         """A link is no more."""
@@ -178,13 +189,16 @@ class Custody:
         if consigning is None:
             return
         if home.gone:
-            if home.journal in consigning.all:
-                self._router.release_away(consigning.all[home.journal].mailbox.slot)
+            if self.relocating is not None:
+                self.relocating.forgotten(home.journal, now)
+            known = consigning.to(home.journal)
+            if known is not None:
+                self._router.release_away(known.mailbox.slot)
                 lost = consigning.close(home.journal, now)
                 text = f"node {home.name} will never come back"
                 self._effects.append(Note("warning", f"{text}; {lost} messages for it are dropped"))
             return
-        if not change.add and home.journal not in consigning.all:
+        if not change.add and consigning.to(home.journal) is None:
             return
         try:
             one = consigning.open(home.journal, home.name, now)
@@ -255,7 +269,8 @@ class Custody:
             return
         journal = self._storage.journal
         consigning.settle(now, bool(journal.recorder.used))
-        if not self._waiting and consigning.all and consigning.busy:
+        moves = self.relocating is not None and self.relocating.busy
+        if not self._waiting and (moves or (consigning.all and consigning.busy)):
             self._waiting = True
             self._deadlines.add(now.ns + TICK_NS, "custody", 0)
 
@@ -264,6 +279,8 @@ class Custody:
         self._waiting = False
         if self.consigning is not None:
             self.consigning.tick(now)
+        if self.relocating is not None:
+            self.relocating.tick(now)
 
     def _hear(self, data: bytes, now: Now) -> None:
         """Another origin or home says something."""
@@ -286,10 +303,15 @@ class Custody:
         said = native.decode(body[0], body[1:])
         if isinstance(said, peers.Carried):
             self.receiving.carried(said, now)
+        elif isinstance(said, peers.Move):
+            assert self.relocating is not None
+            self.relocating.hear(said, now)
         else:
             self.consigning.taken(said, now)
 
-    def _send(self, journal: bytes, message: peers.Carried | peers.Taken, now: Now) -> bool:
+    def _send(
+        self, journal: bytes, message: peers.Carried | peers.Taken | peers.Move, now: Now
+    ) -> bool:
         """Say something to an origin or a home; whether there is a way."""
         topic = CUSTODY + journal.hex()
         if not self._links or not self._router.leads(topic):
@@ -335,7 +357,7 @@ class Custody:
     def report(self, rows_max: int = 1000) -> dict[str, Any]:
         """What is kept for other nodes, and what came from them."""
         waiting = self.consigning.rows(self._now_ns) if self.consigning is not None else []
-        by_journal = {row["journal"]: row for row in waiting}
+        by_journal = {row["journal"]: row for row in waiting if not row["mailbox"]}
         rows = []
         for home in self.homes.known.values():
             if home is self.homes.mine or home.gone:
@@ -347,6 +369,7 @@ class Custody:
             rows.append(row | by_journal.get(row["journal"], {}))
         found: dict[str, Any] = {"rows": rows[:rows_max], "total": len(rows)}
         found["shown"] = len(found["rows"])
+        found["moves"] = [row for row in waiting if row["mailbox"]][:rows_max]
         if self.receiving is not None and self.consigning is not None:
             found["origins"] = self.receiving.rows()[:rows_max]
             found["taken"] = self.receiving.taken

@@ -239,6 +239,9 @@ class Graves:
         go_on(now)
 
     def _send_back(self, frame: bytes, mailbox: Mailbox, sequence: int, to: str, now: Now) -> None:
+        if mailbox.home is not None:
+            text = f"mailbox {mailbox.name!r} has moved to node {mailbox.home.node}"
+            raise LocalError("mailbox-moved", text)
         message = decode_envelope(frame[native.HEADER_BYTES :])
         name = to or str(message.attributes.get("dead_mailbox", ""))
         alive = native.encode(revived(message))

@@ -23,7 +23,7 @@ from regraft.model.selector import Selector
 from regraft.model.topic_cover import pattern_overlaps
 from regraft.model.topics import check_topic, matches
 from regraft.model.varint import write_varint
-from regraft.node.box import Box, Member, Then
+from regraft.node.box import Box, Member, Then, Told
 from regraft.node.boxes import Boxes
 from regraft.node.connection import CLOSING, OPEN, Connection
 from regraft.node.cursors import Cursor, Cursors
@@ -46,6 +46,7 @@ NAME_BYTES_MAX = 255
 OWN = "$"  # begins the names of the node's own mailboxes
 FROM = "$from/"  # what came from other nodes; HOME: what they have to get
 _OPTIONS = msgspec.json.Decoder(Options)
+Relocate = Callable[[Connection, native.Subscribe, Plan | None, Mailbox | None, Now], bool]
 
 
 class Mailroom:
@@ -104,13 +105,18 @@ class Mailroom:
         self._boxes_first: set[int] = set()  # connections
         self.on_stream: Callable[[Stream, bool], None] | None = None  # told: one more, one less
         self.elsewhere: Callable[[str], list[str]] = lambda name: []  # nodes that have one, too
+        # Who sees to it that mailboxes move from node to node, and subscriptions that wait for it:
+        self.relocate: Relocate | None = None
+        self.move: Callable[[str, str, Told, Now], None] | None = None
+        self.on_removal: Callable[[Mailbox, LocalError, Now], None] | None = None
+        self.waiting: dict[tuple[int, int], object] = {}  # by connection and id
 
     def open_all(self) -> None:
         """Have what is for the streams of the journal recorded for them."""
         for stream in self.journal.state.streams.values():
             if stream.name == DELAYED and isinstance(stream, Mailbox):
                 self.delays.open(stream)
-            elif not stream.name.startswith(OWN):  # those of other nodes are seen to by custody
+            elif not stream.name.startswith(OWN) and _takes(stream):  # others: see custody
                 self.route(stream)
 
     def route(self, stream: Stream, plan: Plan | None = None) -> None:
@@ -139,11 +145,13 @@ class Mailroom:
 
     def reads(self, key: int, id: int) -> bool:
         """Whether a subscription is one of these."""
-        return self.boxes.get(key, id) is not None or self.cursors.get(key, id) is not None
+        known = self.boxes.get(key, id) is not None or self.cursors.get(key, id) is not None
+        return known or (key, id) in self.waiting
 
     def reading(self, key: int) -> list[int]:
         """The ids of those of a connection."""
-        return [*self.boxes.members.get(key, {}), *self.cursors.held.get(key, {})]
+        waiting = [id for other, id in self.waiting if other == key]
+        return [*self.boxes.members.get(key, {}), *self.cursors.held.get(key, {}), *waiting]
 
     def leave(self, c: Connection, now: Now) -> None:
         """A connection is gone."""
@@ -161,6 +169,10 @@ class Mailroom:
         self.check_journal()
         text = plan.text if plan is not None else ""
         mailbox = self.journal.state.mailboxes.get(wanted.durable)
+        if self.relocate is not None and self.relocate(c, wanted, plan, mailbox, now):
+            return
+        if mailbox is not None:
+            check_here(mailbox)
         if mailbox is None:
             if wanted.existing:
                 raise self._unknown(wanted.durable)
@@ -233,22 +245,31 @@ class Mailroom:
                 return _with_quotas(options, topic.quota_messages, topic.quota_bytes)
         return options
 
-    def remove(self, mailbox: Mailbox, now: Now) -> None:
+    def remove(self, mailbox: Mailbox, now: Now, why: LocalError | None = None) -> None:
         """End a mailbox for good."""
+        error = why or LocalError("unknown-mailbox", f"mailbox {mailbox.name!r} was removed")
         box = self.boxes.boxes.get(mailbox.number)
         if box is not None:
-            for member in list(box.members.values()):
-                error = LocalError("unknown-mailbox", f"mailbox {mailbox.name!r} was removed")
-                self._end_member(box, member, error, now)
+            self.end_members(box, error, now)
             self.boxes.forget(box)
+        if self.on_removal is not None:
+            self.on_removal(mailbox, error, now)
         for cursor in self._looking_into(mailbox):
             self._finish(cursor, now)
         self._released(mailbox)
         self._keeper.set_full(mailbox.slot, False)
         self.journal.remove_mailbox(mailbox.number, now.wall_us)
 
+    def end_members(self, box: Box, error: LocalError, now: Now) -> None:
+        """Nobody reads it any more; none of them gets what others gave back."""
+        box.pulling = True
+        for member in list(box.members.values()):
+            self._end_member(box, member, error, now)
+        box.pulling = False
+
     def _released(self, stream: Stream) -> None:
-        self._router.release(stream.slot)
+        if _takes(stream):
+            self._router.release(stream.slot)
         if self.on_stream is not None:
             self.on_stream(stream, False)
 
@@ -285,6 +306,8 @@ class Mailroom:
 
         Who leaves a shared mailbox by its own will has not tried what it gives back.
         """
+        if self.waiting.pop((c.key, id), None) is not None:
+            return True  # its mailbox comes all the same
         found = self.boxes.get(c.key, id)
         if found is None:
             return self.cursors.remove(c.key, id) is not None
@@ -578,6 +601,18 @@ def _with_quotas(options: Options, messages: int, size: int) -> Options:
         quota_messages=options.quota_messages or messages,
         quota_bytes=options.quota_bytes or size,
     )
+
+
+def check_here(mailbox: Mailbox) -> None:
+    """Nothing is done with a mailbox where it is not any more."""
+    if mailbox.home is not None:
+        text = f"mailbox {mailbox.name!r} has moved to node {mailbox.home.node}"
+        raise LocalError("mailbox-moved", f"{text}: go there, or have it moved here")
+
+
+def _takes(stream: Stream) -> bool:
+    """Whether it takes what is published; or only what another mailbox hands over."""
+    return not isinstance(stream, Mailbox) or stream.came is None
 
 
 def check_name(name: str) -> None:

@@ -10,6 +10,8 @@ Rules:
 - What counts together there counts together here: it is held in memory until the last of it has
   come, and kept as one group of records, or none of it is. It is not confirmed before. What all
   origins may have held here is bounded; who finds no room for a transaction tries again.
+- What comes from a mailbox that has moved here is for one mailbox, with what is known of former
+  deliveries. That is written down in one group with the messages.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regraft.errors import PeerError
+from regraft.journal import together
 from regraft.journal.format import OriginHeard
 from regraft.journal.journal import Journal
 from regraft.journal.streams import Arrivals as Counted
+from regraft.journal.streams import Mailbox
 from regraft.kernels.arrivals import Arrivals
 from regraft.kernels.keeper import Keeper
 from regraft.kernels.lane import Lane, Source
 from regraft.limits import Limits
+from regraft.model.message import decode_envelope
 from regraft.node.effect import Effect, Note
 from regraft.node.event import Now
-from regraft.wire import peers
+from regraft.wire import native, peers
 
 FOREVER = 1 << 62
 OWN = -1  # the key of no connection
@@ -42,6 +47,9 @@ HELD_NS = 5_000_000_000  # after which what is held makes room for others, if no
 
 Answer = Callable[[bytes, peers.Taken, Now], bool]
 Then = Callable[[Now], None]
+Backs = list[tuple[int, int, int]]  # of messages that came back: which, attempts, not before
+Run = tuple[int, int, int, int, int]  # first, last, attempts, not before, priority
+Returned = Callable[[Mailbox, list[Run], int, Now], None]
 WhenSafe = Callable[[Then, Now, Then | None], None]
 
 
@@ -59,7 +67,9 @@ class Origin:
     held: list[bytes] = field(default_factory=list)  # what counts together with what is to come:
     held_count: int = 0  # messages,
     reserved: int = 0  # bytes, with what is to come,
-    held_ns: int = 0  # and when the last of it came
+    held_ns: int = 0  # when the last of it came,
+    held_backs: Backs = field(default_factory=list)  # and what was delivered before,
+    held_marked: int = 0  # or may have been, of the first ones
     forgot: bool = False  # a planted bug
 
 
@@ -86,7 +96,9 @@ class Receiving:
         self._answer = answer
         self._own = bytes.fromhex(journal.state.journal_id)
         self.bugs = bugs
-        self.all: dict[bytes, Origin] = {}
+        self.all: dict[tuple[bytes, int], Origin] = {}  # by journal, and mailbox here or 0
+        self.unexpected: Callable[[peers.Carried, Now], None] | None = None  # for no mailbox
+        self.returned: Returned | None = None  # told of what was delivered before
         self.taken = 0  # messages,
         self.repeated = 0  # that had come before,
         self.missed = 0  # and that never will
@@ -95,12 +107,34 @@ class Receiving:
             self._have(counted)
 
     def _have(self, counted: Counted) -> Origin:
-        source = Source(OWN)
-        arrivals = Arrivals(self._lane, self._keeper, source, counted.slot)
+        target = self._target(counted)
+        slot = target.slot if target is not None else -1
+        arrivals = Arrivals(self._lane, self._keeper, Source(OWN), counted.slot, slot)
         safe = self._journal.recorder.next_sequence(counted.slot) + counted.shift - 1
         origin = Origin(bytes.fromhex(counted.journal), counted, arrivals, safe)
-        self.all[origin.journal] = origin
+        self.all[origin.journal, counted.mailbox] = origin
         return origin
+
+    def _target(self, counted: Counted) -> Mailbox | None:
+        """The one mailbox that gets all of it, if it is so."""
+        return self._journal.state.mailbox(counted.mailbox) if counted.mailbox else None
+
+    def expect(self, journal: bytes, stream: int, first: int, mailbox: int, now: Now) -> Origin:
+        """A mailbox of another node has moved here: what it hands over begins with this one."""
+        number = self._journal.state.numbers
+        heard = OriginHeard(number, journal.hex(), stream, first - 1, mailbox)
+        self._journal.control(heard, now.wall_us)
+        counted = self._journal.state.origins[f"{journal.hex()}/{mailbox}"]
+        self._journal.give_slot(counted)
+        return self._have(counted)
+
+    def forget(self, mailbox: Mailbox) -> None:
+        """It gets nothing more from there."""
+        for key, origin in list(self.all.items()):
+            if key[1] == mailbox.number:
+                self._let_go(origin)
+                del self.all[key]
+                self._journal.free_slot(origin.counted)
 
     def linked(self) -> None:
         """The tree has changed."""
@@ -119,7 +153,11 @@ class Receiving:
             or len(message.journal) != 16
         ):
             raise PeerError("malformed-envelope", "messages of a journal that cannot be")
-        origin = self.all.get(message.journal)
+        origin = self.all.get((message.journal, message.mailbox))
+        if message.mailbox and origin is None:
+            if self.unexpected is not None:
+                self.unexpected(message, now)
+            return
         if origin is None or message.stream > origin.counted.stream:
             if message.base:  # the beginning was lost on the way
                 missing = peers.Taken(self._own, message.stream, 0, message.round, True)
@@ -140,7 +178,8 @@ class Receiving:
         if message.first > expected:  # what stood between is no more
             self._let_go(origin)
             expected = self._next(origin)
-            self.missed += message.first - expected
+            if not message.mailbox:  # or it was settled there
+                self.missed += message.first - expected
             self._shift(origin, message.first - expected, now)
             expected = message.first
         frames = self._whole(origin, message) if message.total else message.frames
@@ -162,7 +201,7 @@ class Receiving:
         if self._journal.broken:
             return None
         known = self._journal.state.origins.get(name)
-        if known is None and len(self.all) >= self._limits.homes:
+        if known is None and sum(not mailbox for _, mailbox in self.all) >= self._limits.homes:
             if not self._crowded:
                 text = f"messages of more than {self._limits.homes} other nodes are not taken"
                 self._effects.append(Note("error", f"{text} (limit homes)"))
@@ -180,7 +219,8 @@ class Receiving:
     def _shift(self, origin: Origin, by: int, now: Now) -> None:
         counted = origin.counted
         shift = counted.shift + by
-        heard = OriginHeard(counted.number, counted.journal, counted.stream, shift)
+        about = (counted.number, counted.journal, counted.stream, shift, counted.mailbox)
+        heard = OriginHeard(*about)
         self._journal.control(heard, now.wall_us)
 
     def _whole(self, origin: Origin, message: peers.Carried) -> bytes:
@@ -214,19 +254,43 @@ class Receiving:
             return
         joint = 0 if SPLIT_CARRY in self.bugs else message.joint
         last = message.first + count - 1
+        backs, marked = _delivered(message, skip), min(last, message.marked) - message.first + 1
+        marked = max(0, marked - skip)
         if not joint and not origin.held:
-            self._keep(origin, frames, skip, count - skip, message.round, now)
+            place = (skip, count - skip, backs, marked)
+            self._keep(origin, frames, *place, message.round, now)
         elif self._hold(origin, frames, skip, count - skip, message.joint_bytes, now):
+            before = origin.held_count - (count - skip)
+            origin.held_backs += [(place + before, n, due_us) for place, n, due_us in backs]
+            origin.held_marked = before + marked if marked else origin.held_marked
             if last >= joint:
                 self._keep_held(origin, message.round, now)
             else:
                 self._say(origin, message.round, False, now)
 
     def _keep(
-        self, origin: Origin, frames: bytes, skip: int, count: int, round: int, now: Now
+        self,
+        origin: Origin,
+        frames: bytes,
+        skip: int,
+        count: int,
+        backs: Backs,
+        marked: int,
+        round: int,
+        now: Now,
+        grouped: bool = False,
     ) -> None:
         """Have messages recorded, and say so when they are safe; in order, as far as it goes."""
-        taken = origin.arrivals.take(frames, skip, now.wall_us)
+        target = self._target(origin.counted)
+        if target is not None and (backs or marked) and not self._keeper.refusal:
+            recorder = self._journal.recorder
+            if not grouped:
+                recorder.open_group(0, now.wall_us)
+            taken = self._keep_delivered(origin, target, frames, skip, backs, marked, now)
+            if not grouped:
+                recorder.close_group(0)
+        else:
+            taken = origin.arrivals.take(frames, skip, now.wall_us)
         self.taken += taken
         self._is_full(origin, taken < count)
         if taken == 0:
@@ -234,7 +298,7 @@ class Receiving:
         upto = self._kept(origin) - 1
 
         def safe(now: Now) -> None:
-            if self.all.get(origin.journal) is origin:
+            if self.all.get((origin.journal, origin.counted.mailbox)) is origin:
                 origin.safe = max(origin.safe, upto)
                 self._say(origin, round, False, now)
 
@@ -242,6 +306,30 @@ class Receiving:
             safe(now)
         else:
             self._when_safe(safe, now, None)
+
+    def _keep_delivered(
+        self,
+        origin: Origin,
+        target: Mailbox,
+        frames: bytes,
+        skip: int,
+        backs: Backs,
+        marked: int,
+        now: Now,
+    ) -> int:
+        """The same for what was delivered before, elsewhere; with that, or not at all."""
+        first = self._journal.recorder.next_sequence(target.slot)
+        taken = origin.arrivals.take(frames, skip, now.wall_us)
+        envelopes = _envelopes(frames)[skip:] if backs else []
+        runs = [
+            (first + place, first + place, n, due_us, decode_envelope(envelopes[place]).priority)
+            for place, n, due_us in backs
+            if place < taken
+        ]
+        reached = first + min(marked, taken) - 1
+        if self.returned is not None and taken:
+            self.returned(target, runs, reached if marked else 0, now)
+        return taken
 
     def _is_full(self, origin: Origin, full: bool) -> None:
         if full and not origin.full and not self._journal.broken:
@@ -291,18 +379,26 @@ class Receiving:
     def _let_go(self, origin: Origin) -> None:
         """What is held comes again, from its beginning."""
         origin.held, origin.held_count, origin.reserved = [], 0, 0
+        origin.held_backs, origin.held_marked = [], 0
 
     def _keep_held(self, origin: Origin, round: int, now: Now) -> None:
         """All of it is here: keep it as one, or not at all."""
         frames, count = b"".join(origin.held), origin.held_count
+        backs, marked = origin.held_backs, origin.held_marked
         self._let_go(origin)
         keeper, recorder = self._keeper, self._journal.recorder
         if keeper.refusal or origin.arrivals.full(frames, False, FOREVER) >= 0:
             self._is_full(origin, True)
             return
+        begun = together.begin(self._journal, origin.arrivals.takers(frames))
         recorder.open_group(0, now.wall_us)
-        self._keep(origin, frames, 0, count, round, now)
+        self._keep(origin, frames, 0, count, backs, marked, round, now, True)
         recorder.close_group(0)
+        together.end(self._journal, begun)
+
+    def confirm(self, origin: Origin, now: Now) -> None:
+        """Say how far it has come."""
+        self._say(origin, 0, False, now)
 
     def _say(self, origin: Origin, round: int, missing: bool, now: Now) -> None:
         stream = origin.counted.stream
@@ -315,10 +411,31 @@ class Receiving:
         return [
             {
                 "journal": origin.journal.hex(),
+                "mailbox": self._journal.state.mailbox(mailbox).name if mailbox else "",
                 "came": self._next(origin) - 1,
                 "persisted": origin.safe,
                 "held": origin.held_count,
                 "full": origin.full,
             }
-            for origin in self.all.values()
+            for (_, mailbox), origin in self.all.items()
         ]
+
+
+def _delivered(message: peers.Carried, skip: int) -> Backs:
+    """What is said of messages that were delivered before, but for the first ones."""
+    told = zip(message.backs[::3], message.backs[1::3], message.backs[2::3], strict=False)
+    return [
+        (place - skip, attempts, due_us)
+        for place, attempts, due_us in told
+        if place >= skip and not (attempts >> 31 or due_us >> 62)
+    ]
+
+
+def _envelopes(frames: bytes) -> list[bytes]:
+    """What is in each of these frames."""
+    found, at = [], 0
+    while at < len(frames):
+        end = at + int.from_bytes(frames[at : at + 4], "little") + 4
+        found.append(frames[at + native.HEADER_BYTES : end])
+        at = end
+    return found

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from regraft.errors import BY_NUMBER, LocalError, RegraftError, WorldError
-from regraft.journal import format
+from regraft.journal import format, together
 from regraft.journal.format import Accepted, Range, TxPrepared
 from regraft.journal.journal import BESIDE_BYTES
 from regraft.journal.state import Prepared
@@ -315,8 +315,6 @@ class Transactions:
     def _apply(self, unit: TxPrepared, publisher: int, serial: int, now: Now) -> None:
         """Append all of it as one group of records."""
         journal, mailroom = self._journal, self._mailroom
-        away = [journal.refresh(one) for one in journal.away.values()]
-        before = [(one.next_sequence, one.size) for one in away]
         journal.recorder.open_group(publisher, now.wall_us)
         if self._in_two:
             journal.recorder.close_group(serial)
@@ -328,7 +326,9 @@ class Transactions:
                 about = made.name, made.pattern, made.exact, plan, unit.owner, made.options
                 mailroom.make(*about, now)
         if unit.frames:
+            begun = together.begin(journal, self._inquiry.takers(unit.frames))
             self._publish(unit.frames, now)
+            together.end(journal, begun)  # if it goes to other nodes, then as a whole
         if self._in_two:
             journal.recorder.open_group(0, now.wall_us)
         for number, ranges in _by_number(unit.accepted).items():
@@ -339,10 +339,6 @@ class Transactions:
             if mailbox is not None:
                 mailroom.remove(mailbox, now)
         journal.recorder.close_group(serial)
-        for one, (first, size) in zip(journal.away.values(), before, strict=True):
-            journal.refresh(one)
-            if one.next_sequence > first + 1:  # other nodes get it as a whole, too
-                one.join(first, one.next_sequence - 1, size, one.size)
         self.committed += 1
 
     def _publish(self, frames: bytes, now: Now) -> None:

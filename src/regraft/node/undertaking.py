@@ -22,7 +22,7 @@ from regraft.model.topics import check_pattern, check_topic
 from regraft.node.connection import Connection
 from regraft.node.delays import NAME as DELAYED
 from regraft.node.event import Now
-from regraft.node.mailroom import OWN, check_name, check_same, pairs, read_options
+from regraft.node.mailroom import OWN, check_here, check_name, check_same, pairs, read_options
 from regraft.node.router import Authorize, Router
 from regraft.node.storage import Storage
 from regraft.wire import native
@@ -166,6 +166,10 @@ class Inquiry:
                 raise LocalError("mailbox-full", text)
             raise LocalError("mailbox-full", f"mailbox {name} is full")
 
+    def takers(self, frames: bytes) -> set[int]:
+        """The slots of the streams that take some of these messages."""
+        return self._way.takers(memoryview(frames))
+
     # --------------------------------------------------------------------- settlements
 
     def _held(self, c: Connection, id: int, ranges: list[Range]) -> Iterator[Accepted]:
@@ -222,6 +226,7 @@ class Inquiry:
         mailbox = self._mailroom.mailbox(name)
         if name.startswith(OWN):
             raise LocalError("not-authorized", f"mailbox {name} is the node's own")
+        check_here(mailbox)
         box = self._mailroom.boxes.boxes.get(mailbox.number)
         if box is not None and box.members:
             raise LocalError("mailbox-in-use", f"somebody reads mailbox {name!r}")

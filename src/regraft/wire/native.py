@@ -122,6 +122,7 @@ class Kind(IntEnum):
     HOME = 51
     CARRIED = 52
     TAKEN = 53
+    MOVE = 54
     FINISHED = 60  # client -> node
     TRANSACT = 61  # client -> node
     DECIDE = 62  # client -> node
@@ -247,6 +248,7 @@ class Subscribe:
     replies: bool = boolean(16)
     filter: str = string(17)
     filter_data: bytes = octets(18)
+    move: bool = boolean(19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +529,7 @@ CLASSES: dict[Kind, type[Any]] = {
     Kind.HOME: peers.Home,
     Kind.CARRIED: peers.Carried,
     Kind.TAKEN: peers.Taken,
+    Kind.MOVE: peers.Move,
     Kind.FINISHED: Finished,
     Kind.TRANSACT: Transact,
     Kind.DECIDE: Decide,
@@ -592,6 +595,7 @@ Control: TypeAlias = (
     | peers.Home
     | peers.Carried
     | peers.Taken
+    | peers.Move
     | Finished
     | Transact
     | Decide
@@ -683,10 +687,8 @@ def _judge_header(length: int, kind: int, flags: int, frame_bytes_max: int) -> N
     if length < HEADER_BYTES - _LENGTH_BYTES:
         raise PeerError("malformed-frame", f"a frame of length {length} has no room for its header")
     if length + _LENGTH_BYTES > frame_bytes_max:
-        raise PeerError(
-            "frame-too-large",
-            f"a frame has {length + _LENGTH_BYTES} bytes; the limit is {frame_bytes_max}",
-        )
+        text = f"a frame has {length + _LENGTH_BYTES} bytes; the limit is {frame_bytes_max}"
+        raise PeerError("frame-too-large", text)
     if kind not in CLASSES:
         raise _unknown_kind(kind)
     if flags & ~FLAG_CONTROL:

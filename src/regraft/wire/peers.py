@@ -11,10 +11,12 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from regraft.model import varint
 from regraft.wire.protobuf import (
     boolean,
+    enumeration,
     fixed64,
     message,
     octets,
@@ -291,6 +293,9 @@ class Carried:
     total: int = uint64(8)
     joint: int = uint64(9)
     joint_bytes: int = uint64(10)
+    mailbox: int = uint64(11)
+    marked: int = uint64(12)
+    backs: tuple[int, ...] = repeated(13, varint.UINT64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +308,33 @@ class Taken:
     round: int = uint64(4)
     missing: bool = boolean(5)
     held: int = uint64(6)
+
+
+class Step(IntEnum):
+    """How far a mailbox is that moves."""
+
+    ASKED = 0  # I want to have it
+    GIVEN = 1  # you have it: this is what it is, and from now on it is handed over
+    REFUSED = 2  # you cannot have it
+    GONE = 3  # I do not have it, or no more
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A mailbox goes from one node to another, or is to."""
+
+    journal: bytes = octets(1)
+    node: str = string(2)
+    stream: int = uint64(3)
+    mailbox: int = uint64(4)
+    step: Step = enumeration(5, Step)  # noqa: RUF009, it declares a field
+    first: int = uint64(6)
+    options: bytes = octets(7)
+    name: str = string(8)
+    text: str = string(9)
+    heir: bytes = octets(10)
+    heir_mailbox: int = uint64(11)
+    heir_node: str = string(12)
 
 
 @dataclass(frozen=True, slots=True)

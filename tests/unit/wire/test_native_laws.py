@@ -33,6 +33,7 @@ BY_KIND: dict[str, st.SearchStrategy[Any]] = {
     "Decision": st.sampled_from(native.Decision),
     "TransactionState": st.sampled_from(native.TransactionState),
     "TraceMode": st.sampled_from(traces.TraceMode),
+    "Step": st.sampled_from(peers.Step),
     "Settle": st.builds(native.Settle, st.integers(0, 2**32 - 1), st.just((1, 2))),
     "Subscribe": st.builds(native.Subscribe, st.integers(0, 2**32 - 1), TEXT, TEXT, st.booleans()),
     "Feature": st.builds(native.Feature, TEXT, st.booleans()),

@@ -1,0 +1,344 @@
+"""Mailboxes that move to another node: with what they have not delivered, once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from custody_world import Few, Reader, letter
+
+from regraft.wire import native, peers
+
+
+def bodies(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def publish(few: Few, number: int, first: int, last: int, **more: Any) -> None:
+    """Somebody publishes at a node, and hears that it is safe."""
+    guest = few.guest(number, f"ann-{first}")
+    for body in bodies(first, last):
+        guest.publish(letter("a/x", body, **more))
+    few.world.advance(500)
+    confirmed = sum(one.count for one in guest.controls if isinstance(one, native.Confirmed))
+    assert confirmed == last - first
+    guest.pipe.close()
+
+
+def attach(few: Few, number: int, **how: Any) -> Reader:
+    """Somebody reads the mailbox at a node."""
+    reader = few.reader(number, f"reader-{few.world.ns}")
+    reader.read(1, "box", "a/#", **how)
+    few.world.advance(1500)
+    return reader
+
+
+def leave(few: Few, reader: Reader) -> None:
+    reader.pipe.close()
+    few.world.advance(100)
+
+
+def read(few: Few, number: int, **how: Any) -> list[bytes]:
+    """All that the mailbox has, at a node; it is settled."""
+    reader = attach(few, number, **how)
+    reader.settle(1)
+    few.world.advance(500)
+    leave(few, reader)
+    return reader.bodies
+
+
+def with_mailbox(few: Few, number: int, **how: Any) -> None:
+    leave(few, attach(few, number, **how))
+
+
+def errors(reader: Reader) -> list[str]:
+    return [one.name for one in reader.controls if isinstance(one, native.Error)]
+
+
+def row(few: Few, number: int, name: str = "box") -> dict[str, Any]:
+    """What a node says of a mailbox."""
+    reader = few.reader(number, f"looker-{few.world.ns}")
+    reader.command("queue-show", name=name)
+    few.world.advance(300)
+    import json
+
+    done = [one for one in reader.controls if isinstance(one, peers.Done)]
+    leave(few, reader)
+    return dict(json.loads(done[0].json)["queue"]) if done else {}
+
+
+def test_a_mailbox_comes_with_what_waits_and_gets_what_is_published_later() -> None:
+    few = Few(3)
+    with_mailbox(few, 2)
+    publish(few, 0, 0, 10)
+    publish(few, 2, 10, 20)
+    reader = attach(few, 1, move=True)
+    assert reader.bodies == bodies(0, 20) and errors(reader) == []
+    publish(few, 0, 20, 25)
+    publish(few, 1, 25, 30)
+    publish(few, 2, 30, 35)
+    few.world.advance(1000)
+    assert reader.bodies == bodies(0, 35)
+    reader.settle(1)
+    few.world.advance(1000)
+    assert few.waiting(2, "box") == 0 and few.waiting(1, "box") == 0
+    assert row(few, 1)["moved_from"] == "node-2" and row(few, 2)["moved_to"] == "node-1"
+    assert few.custody(2)["moves"][0]["waiting"] == 0
+
+
+def test_who_reads_it_is_told_where_it_is_and_what_it_held_comes_as_tried_before() -> None:
+    few = Few(3)
+    first = attach(few, 2)
+    publish(few, 0, 0, 6)
+    few.world.advance(500)
+    assert first.bodies == bodies(0, 6)
+    second = attach(few, 1, move=True)
+    assert errors(first) == ["mailbox-moved"]
+    assert [(bytes(one.body), one.attempts) for one in second.got] == [
+        (body, 1) for body in bodies(0, 6)
+    ]
+    again = attach(few, 2)
+    assert errors(again) == ["mailbox-moved"] and again.got == []
+    leave(few, second)
+    assert read(few, 1) == bodies(0, 6)
+    assert read(few, 1) == []
+
+
+def test_what_was_settled_out_of_order_does_not_come_and_the_rest_does_once() -> None:
+    few = Few(2)
+    reader = attach(few, 0)
+    publish(few, 1, 0, 20)
+    few.world.advance(500)
+    odd = tuple(number for one in range(2, 21, 2) for number in (one, one))
+    reader.pipe.send(native.encode(native.Settle(1, odd, 1)))
+    few.world.advance(200)
+    leave(few, reader)
+    publish(few, 0, 20, 24)
+    assert read(few, 1, move=True) == [*bodies(0, 20)[::2], *bodies(20, 24)]
+    few.world.advance(2000)
+    assert few.waiting(0, "box") == 0
+    assert not few.custody(0)["moves"][0]["waiting"] and few.custody(1)["missed"] == 0
+
+
+def test_priorities_delays_and_attempts_come_along() -> None:
+    few = Few(2)
+    reader = attach(few, 0)
+    publish(few, 0, 0, 2)
+    publish(few, 0, 2, 4, priority=9)
+    few.world.advance(300)
+    assert reader.bodies == bodies(0, 4)
+    later = native.Settle(1, (2, 2), 1, outcome=native.Outcome.RELEASE, delay_ms=20_000)
+    reader.pipe.send(native.encode(later))
+    few.world.advance(300)
+    leave(few, reader)
+    publish(few, 0, 4, 5)
+    moved = attach(few, 1, move=True)
+    got = [(bytes(one.body), one.attempts) for one in moved.got]
+    assert sorted(got) == [(b"0", 1), (b"2", 1), (b"3", 1), (b"4", 0)]
+    few.world.advance(20_000)
+    assert [(bytes(one.body), one.attempts) for one in moved.got[4:]] == [(b"1", 1)]
+
+
+def test_it_moves_on_and_back_and_wherever_it_is_asked_for_it_is_found() -> None:
+    few = Few(3)
+    with_mailbox(few, 0)
+    publish(few, 1, 0, 3)
+    publish(few, 2, 3, 6)
+    with_mailbox(few, 1, move=True)
+    publish(few, 1, 6, 9)
+    with_mailbox(few, 2, move=True)  # node 0 says that it is at node 1
+    publish(few, 0, 9, 12)
+    with_mailbox(few, 0, move=True)
+    publish(few, 2, 12, 15)
+    few.world.advance(3000)
+    assert read(few, 0) == bodies(0, 15)
+    publish(few, 1, 15, 18)
+    few.world.advance(2000)
+    assert read(few, 2, move=True) == bodies(15, 18)
+    assert read(few, 2) == []
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_whoever_dies_meanwhile_nothing_is_lost_and_nothing_comes_twice(power: bool) -> None:
+    few = Few(3)
+    with_mailbox(few, 0)
+    at, got, published = 0, [], 0
+    for round in range(9):
+        publish(few, 2, published, published + 30, attributes={"padding": "." * 200})
+        published += 30
+        to = 1 - at
+        reader = few.reader(to, f"reader-{round}")
+        reader.read(1, "box", "a/#", move=True)
+        few.world.advance((0, 1, 3, 5, 8, 12, 20, 40, 80)[round])
+        few.kill(round % 2, power)
+        few.world.advance(200)
+        few.start(round % 2, 4000)
+        if round % 3 == 0:
+            few.kill(2, power)
+            few.start(2, 3000)
+        reader.pipe.close()
+        few.world.advance(100)
+        got += read(few, to, move=True)
+        at = to
+    few.world.advance(10_000)
+    got += read(few, at)
+    assert sorted(map(int, got)) == list(range(published))
+
+
+def at_every_moment(few: Few, act: Callable[[], None], dies: int, ms: float) -> None:
+    act()
+    few.world.advance(ms)
+    few.kill(dies, power=True)
+    few.world.advance(300)
+    few.start(dies, 4000)
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("ms", [0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15])
+def test_both_ends_go_on_where_they_were(dies: int, ms: float) -> None:
+    few = Few(2)
+    with_mailbox(few, 0)
+    publish(few, 0, 0, 20)
+    asker = few.reader(1, "admin")
+    at_every_moment(few, lambda: asker.command("queue-move", name="box"), dies, ms)
+    publish(few, 0, 20, 30)
+    few.world.advance(9000)
+    assert read(few, 1, move=True) == bodies(0, 30)
+
+
+def test_a_removed_mailbox_is_removed_where_it_came_from() -> None:
+    few = Few(2)
+    with_mailbox(few, 0)
+    reader = attach(few, 1, move=True)
+    reader.remove(1)
+    few.world.advance(2000)
+    assert row(few, 0) == {} and row(few, 1) == {}
+    leave(few, reader)
+    publish(few, 0, 0, 1)
+    with_mailbox(few, 1)
+    assert read(few, 1) == []
+
+
+def test_a_move_that_nobody_answers_can_be_called_off() -> None:
+    few = Few(2)
+    with_mailbox(few, 0)
+    publish(few, 0, 0, 3)
+    few.kill(0)
+    few.world.advance(2000)
+    reader = attach(few, 1, move=True)
+    few.world.advance(9000)
+    assert errors(reader) == ["timed-out"]
+    reader.command("queue-remove", name="box")
+    few.world.advance(500)
+    assert row(few, 1) == {}
+    few.start(0, 4000)
+    assert read(few, 0) == bodies(0, 3)
+
+
+def test_a_move_that_was_asked_for_happens_when_the_old_home_is_back() -> None:
+    few = Few(2)
+    with_mailbox(few, 0)
+    publish(few, 0, 0, 3)
+    few.kill(0)
+    few.world.advance(2000)
+    leave(few, attach(few, 1, move=True))
+    few.kill(1)
+    few.start(1)
+    few.start(0, 12_000)
+    assert read(few, 1) == bodies(0, 3)
+
+
+def test_what_cannot_move_is_refused_by_name() -> None:
+    few = Few(3, diskless=(2,))
+    with_mailbox(few, 0)
+    stranger = few.reader(1, "stranger")
+    stranger.command("queue-move", name="nowhere")
+    stranger.read(2, "nowhere", "", existing=True, move=True)
+    few.world.advance(1000)
+    assert errors(stranger) == ["unknown-mailbox", "unknown-mailbox"]
+    with_mailbox(few, 1, move=True)
+    old = few.reader(0, "old")
+    for what, more in (
+        ("queue-purge", {}),
+        ("queue-remove", {}),
+        ("queue-rename", {"to": "other"}),
+        ("queue-seek", {"sequence": 1}),
+        ("queue-change", {"options": {"in_flight": 3}}),
+    ):
+        old.command(what, name="box", **more)
+    few.world.advance(500)
+    assert errors(old) == ["mailbox-moved"] * 5
+
+
+def test_a_name_that_several_nodes_have_needs_the_node() -> None:
+    few = Few(3)
+    with_mailbox(few, 0)
+    with_mailbox(few, 1)
+    publish(few, 0, 0, 3)
+    few.world.advance(1000)
+    asker = few.reader(2, "asker")
+    asker.read(1, "box", "a/#", move=True)
+    few.world.advance(500)
+    assert errors(asker) == ["mailbox-differs"]
+    asker.command("queue-move", name="box", **{"from": "node-1"})
+    few.world.advance(1500)
+    assert read(few, 2) == bodies(0, 3)
+    assert read(few, 0) == bodies(0, 3)
+
+
+def test_at_its_new_home_it_can_be_renamed_purged_and_sought() -> None:
+    few = Few(2)
+    with_mailbox(few, 0)
+    publish(few, 0, 0, 5)
+    with_mailbox(few, 1, move=True)
+    admin = few.reader(1, "admin")
+    admin.command("queue-purge", name="box")
+    admin.command("queue-rename", name="box", to="crate")
+    admin.command("queue-seek", name="crate", sequence=3)
+    few.world.advance(500)
+    assert errors(admin) == []
+    publish(few, 0, 5, 7)
+    few.world.advance(1000)
+    reader = few.reader(1, "reader")
+    reader.read(1, "crate", "", existing=True)
+    few.world.advance(1000)
+    assert reader.bodies == [*bodies(2, 5), *bodies(5, 7)]
+    few.kill(1)
+    few.start(1)
+    assert row(few, 1, "crate")["waiting"] == 5 and row(few, 1) == {}
+
+
+def test_if_the_new_home_is_gone_for_good_what_it_had_not_taken_is_at_the_old_one() -> None:
+    few = Few(3)
+    with_mailbox(few, 0)
+    with_mailbox(few, 1, move=True)
+    few.kill(1)
+    few.world.advance(2000)
+    publish(few, 2, 0, 5)
+    few.world.advance(1000)
+    admin = few.reader(0, "admin")
+    admin.command("custody-forget", home="node-1")
+    few.world.advance(1000)
+    assert errors(admin) == []
+    assert read(few, 0) == bodies(0, 5)
+
+
+def test_if_the_old_home_is_gone_for_good_the_new_one_takes_messages_itself() -> None:
+    few = Few(3)
+    with_mailbox(few, 0)
+    publish(few, 0, 0, 3)
+    with_mailbox(few, 1, move=True)
+    few.kill(0)
+    few.world.advance(2000)
+    admin = few.reader(1, "admin")
+    admin.command("custody-forget", home="node-0")
+    few.world.advance(1000)
+    publish(few, 2, 3, 6)
+    few.world.advance(1000)
+    assert read(few, 1) == bodies(0, 6)
+    few.kill(1)
+    few.start(1)
+    publish(few, 2, 6, 8)
+    few.world.advance(1000)
+    assert read(few, 1) == bodies(6, 8)
