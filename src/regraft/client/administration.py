@@ -92,6 +92,15 @@ class Administration:
         """Remove a queue with all that is in it; with `force`, though somebody reads it."""
         await self.command("queue-remove", name=name, force=force)
 
+    async def move_queue(self, name: str, *, source: str = "") -> Row:
+        """Have a queue or durable subscription come to this node, with all that waits in it.
+
+        `source` is the name of the node that has it, if several have one of this name.
+        """
+        more = {"from": source} if source else {}
+        row: Row = (await self.command("queue-move", name=name, timeout=15.0, **more))["queue"]
+        return row
+
     async def rename_queue(self, name: str, to: str) -> None:
         """Give a queue another name."""
         await self.command("queue-rename", name=name, to=to)

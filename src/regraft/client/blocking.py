@@ -269,6 +269,10 @@ class BlockingClient:
         """Remove a queue: see `Client.remove_queue`."""
         self._run(self._client.remove_queue(name, force=force))
 
+    def move_queue(self, name: str, **more: Any) -> Row:
+        """Have a queue come to this node: see `Client.move_queue`."""
+        return self._run(self._client.move_queue(name, **more))
+
     def rename_queue(self, name: str, to: str) -> None:
         """Give a queue another name."""
         self._run(self._client.rename_queue(name, to))

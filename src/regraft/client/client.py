@@ -448,6 +448,7 @@ class Client(Transacting, Tracing, Offering, Administration):
         exact: bool = False,
         manual: bool = False,
         in_flight: int = 0,
+        move: bool = False,
         callback: Callback | None = None,
         timeout: float | None = 10.0,
     ) -> Durable:
@@ -456,11 +457,13 @@ class Client(Transacting, Tracing, Offering, Administration):
         The node keeps a mailbox of this name until it is removed. A message comes again until it
         is settled: by asking for the next one, by leaving the context without an error or, with
         `manual`, by `message.settle()` only. At most `in_flight` of them are delivered and not
-        settled. A callback settles what it returns from; what it failed on stays unsettled.
+        settled. A callback settles what it returns from; what it failed on stays unsettled. With
+        `move` the mailbox comes from the node that has it, with all that waits in it.
         """
         if not name:
             raise LocalError("bad-pattern", "a durable subscription needs a name")
-        wanted = self._wanted_of(pattern, where, exact, durable=name, in_flight=in_flight)
+        more = {"in_flight": in_flight, "move": move}
+        wanted = self._wanted_of(pattern, where, exact, durable=name, **more)
         durable = Durable(wanted, self._taken, self._unsubscribe, self._send, manual)
         durable.called, durable.client = callback is not None, self
         answer = await self._subscribe(durable, callback, timeout)
@@ -518,6 +521,7 @@ class Client(Transacting, Tracing, Offering, Administration):
         auto: bool = False,
         in_flight: int = 0,
         existing: bool = False,
+        move: bool = False,
         timeout: float | None = 10.0,
         **options: Unpack[QueueOptions],
     ) -> Queue:
@@ -526,7 +530,8 @@ class Client(Transacting, Tracing, Offering, Administration):
         It is attached when it is first read. If nothing more than its name is said, it is read as
         it is; if there is none, one is made for the topic of the same name. With a `topic`
         pattern, a selector, or options (see `QueueOptions`), it is made so, and must be so if it
-        is there: or `mailbox-differs`. With `existing` it is not made.
+        is there: or `mailbox-differs`. With `existing` it is not made. With `move` it comes here
+        from the node that has it.
 
         Each message is accepted, released or rejected by `message.accept()` and so on; with
         `auto` it is accepted when the next one is asked for. This member holds `in_flight`
@@ -534,18 +539,10 @@ class Client(Transacting, Tracing, Offering, Administration):
         """
         if not name:
             raise LocalError("bad-pattern", "a queue needs a name")
-        told = b""
-        if topic or where or exact or options:
-            told = json.dumps(made_options(options)).encode()
-        wanted = self._wanted_of(
-            topic or name,
-            where,
-            exact,
-            durable=name,
-            in_flight=in_flight,
-            options=b"" if existing else told,
-            existing=existing,
-        )
+        more: dict[str, Any] = {"in_flight": in_flight, "existing": existing, "move": move}
+        if (topic or where or exact or options) and not existing:
+            more["options"] = json.dumps(made_options(options)).encode()
+        wanted = self._wanted_of(topic or name, where, exact, durable=name, **more)
         attach = partial(self._attach, timeout)
         queue = Queue(wanted, self._taken, self._unsubscribe, self._send, attach, auto)
         queue.client = self

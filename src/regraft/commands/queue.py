@@ -394,6 +394,34 @@ def remove(name: str, force: bool, yes: bool, url: str | None) -> None:
 
 @queue.command()
 @name_argument
+@click.option("--from", "source", default="", metavar="NODE",
+              help="The node that has it, if several have one of this name.")  # fmt: skip
+@url_option
+def move(name: str, source: str, url: str | None) -> None:
+    """Have the queue NAME come to this node from the one that has it.
+
+    All that waits in it comes along, and what members hold there; they are
+    told where it is. What is published for it goes by its old node, which
+    must stay in the network.
+
+    \b
+    Examples:
+        regraft queue move orders
+        regraft queue move orders --from north --url regraft://south:7447
+    """
+
+    async def come() -> int:
+        async with await connect(url) as client:
+            row = await client.move_queue(name, source=source)
+        origin = row["moved_from"]
+        click.echo(f"{name} comes from node {origin}" if origin else f"{name} is here already")
+        return 0
+
+    sys.exit(run(come()))
+
+
+@queue.command()
+@name_argument
 @click.argument("to")
 @url_option
 def rename(name: str, to: str, url: str | None) -> None:

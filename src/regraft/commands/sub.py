@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -40,6 +40,7 @@ class Wanted(NamedTuple):
     context: dict[str, Value]
     reply: str | None  # to questions: a text,
     reply_with: str | None  # or what this command says
+    move: bool = False  # of a durable subscription: it comes from another node
 
     @property
     def replies(self) -> bool:
@@ -65,6 +66,9 @@ class Wanted(NamedTuple):
     metavar="NAME",
     help="Subscribe under this name: what is persistent is kept for it from now on, until it "
     "is printed.",
+)
+@click.option(
+    "--move", is_flag=True, help="With --durable: have it come here from the node that has it."
 )
 @click.option(
     "--remove", is_flag=True, help="End the durable subscription for good; print nothing."
@@ -106,6 +110,7 @@ def sub(
     timeout: float | None,
     exact: bool,
     durable: str,
+    move: bool,
     remove: bool,
     start: str | None,
     end: str | None,
@@ -130,6 +135,8 @@ def sub(
         regraft sub orders --durable billing
     From now on keep them for it, and read them later:
         regraft sub orders --durable billing --count 0
+    Go on with them at another node:
+        regraft sub orders --durable billing --move --url regraft://south
     What was published in the last hour, and what follows:
         regraft sub orders --from -1h
     All that is there, and no more:
@@ -144,6 +151,8 @@ def sub(
         raise click.UsageError("--durable goes on where it was; it does not go with --from")
     if remove and not durable:
         raise click.UsageError("--remove needs --durable: which subscription should end?")
+    if move and (remove or not durable):
+        raise click.UsageError("--move needs --durable, and does not go with --remove")
     if (pace or stream or end is not None) and start is None:
         raise click.UsageError("--until, --pace and --stream go with --from")
     if reply is not None and reply_with is not None:
@@ -156,7 +165,7 @@ def sub(
     in_flight = 0 if count is None else max(count, 1)
     wanted = Wanted(
         *(pattern, where, exact, durable, place, last, stream, pace, in_flight),
-        *(parse_settings(context), reply, reply_with),
+        *(parse_settings(context), reply, reply_with, move),
     )
     if remove:
         sys.exit(run(_remove(wanted, url)))
@@ -178,8 +187,9 @@ async def _sub(
 async def _subscribe(client: Client, wanted: Wanted) -> Subscription:
     pattern, where, exact = wanted.pattern, wanted.where, wanted.exact
     if wanted.durable:
+        more: dict[str, Any] = {"in_flight": wanted.in_flight, "move": wanted.move}
         return await client.subscribe_durably(
-            wanted.durable, pattern, where=where, exact=exact, in_flight=wanted.in_flight
+            wanted.durable, pattern, where=where, exact=exact, **more
         )
     if wanted.start is not None:
         return await client.replay(

@@ -369,6 +369,7 @@ class Custody:
             rows.append(row | by_journal.get(row["journal"], {}))
         found: dict[str, Any] = {"rows": rows[:rows_max], "total": len(rows)}
         found["shown"] = len(found["rows"])
+        found["asked"] = self.relocating.asked if self.relocating is not None else 0
         found["moves"] = [row for row in waiting if row["mailbox"]][:rows_max]
         if self.receiving is not None and self.consigning is not None:
             found["origins"] = self.receiving.rows()[:rows_max]

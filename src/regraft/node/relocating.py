@@ -462,6 +462,11 @@ class Relocating:
             self._mailroom.route(mailbox)
 
     @property
+    def asked(self) -> int:
+        """Mailboxes that are to come here, and of which nothing is heard yet."""
+        return len(self._asked)
+
+    @property
     def busy(self) -> bool:
         """Whether something has to be said again."""
         return bool(self._asked) or any(

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from regraft.simulate.checkers import Complaint
 from regraft.simulate.ledger import Ledger, Letter, Line
+from regraft.simulate.roaming import Roaming
 
 STREAM = "all"
 
@@ -43,12 +44,18 @@ class Custodies:
     places: Mapping[str, Where]  # by the name of the node
     due: dict[Letter, set[tuple[str, str]]] = field(default_factory=dict)
     transactions: list[tuple[Letter, ...]] = field(default_factory=list)
+    roaming: dict[str, Roaming] = field(default_factory=dict)  # mailboxes that move, by name
     final: bool = False  # all nodes with disks run, and nothing fails any more
 
     def sent(self, name: str, letter: Letter) -> None:
         """A client sends something to a node."""
+        for box in self.roaming.values():
+            if box.made and box.first == name:
+                box.sent(letter)
         for row in self.places[name].custody()["rows"]:
             for mailbox in row["mailboxes"]:
+                if mailbox in self.roaming:
+                    self.roaming[mailbox].sent(letter)
                 line = self._line(row["node"], mailbox)
                 if line is not None and line.wants(letter):
                     self.due.setdefault(letter, set()).add((row["node"], mailbox))
@@ -74,10 +81,15 @@ class Custodies:
         if not self.final:
             return
         for name, place in self.places.items():
-            for row in place.custody()["rows"] if place.running else ():
+            if not place.running:
+                continue
+            said = place.custody()
+            for row in [*said["rows"], *said.get("moves", ())]:
                 if row.get("waiting"):
                     text = f"{row['waiting']} messages of {name} wait for {row['node']}"
                     yield Complaint("custody", text)
+            if said.get("asked"):
+                yield Complaint("custody", f"{said['asked']} mailboxes do not come to {name}")
 
     def judge(self) -> Iterator[Complaint]:
         """It is over, and everybody has looked at what is there."""
@@ -89,6 +101,8 @@ class Custodies:
                 if line is not None and letter not in line.places:
                     text = f"{letter} was confirmed, and never came to {mailbox} of {name}"
                     yield Complaint("custody", text)
+        for box in self.roaming.values():
+            yield from box.judge()
         for place in self.places.values():
             for one in (place.ledger.stream, *place.ledger.current.values()):
                 for letters in self.transactions:

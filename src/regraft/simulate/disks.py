@@ -30,9 +30,10 @@ from regraft.node.storage import Retained
 from regraft.simulate.checkers import Complaint, Filter, canonical
 from regraft.simulate.custodies import STREAM, Custodies
 from regraft.simulate.disk import Disk
-from regraft.simulate.ledger import Ledger, Letter, judge
-from regraft.simulate.plan import BOXES, Plan
+from regraft.simulate.ledger import Ledger, Letter, Line, judge
+from regraft.simulate.plan import BOXES, ROAMING, Plan
 from regraft.simulate.regular import Regular
+from regraft.simulate.roaming import Roaming
 from regraft.simulate.teller import Teller
 from regraft.simulate.witness import Witness, audit
 from regraft.simulate.world import Broker, World
@@ -129,6 +130,9 @@ class Place:
         for box in self.ledger.current.values():
             if box.name in read:
                 yield canonical(box.pattern, False, "")
+        for name, pattern in ROAMING:
+            if name in read:
+                yield canonical(pattern, False, "")
 
     def custody(self) -> dict[str, Any]:
         """What the node says of other nodes' mailboxes."""
@@ -197,6 +201,8 @@ class Disks:
         if place is not None:
             for regular in place.regulars.values():
                 regular.go()
+            for box in self.custodies.roaming.values():
+                box.go(name)
 
     def wanted(self, name: str) -> Iterable[Filter]:
         """What the journal of a node wants."""
@@ -338,6 +344,30 @@ class Disks:
                 regular.settle(reading, held[: 1 + int(share * len(held))], True)
         return True
 
+    def roam(self, which: int, index: int, stay: bool) -> bool:
+        """A reader comes to a node, and has its mailbox come there, too."""
+        place = self._running(index)
+        if place is None or place.broker is None:
+            return False
+        name, pattern = ROAMING[which]
+        box = self.custodies.roaming.get(name)
+        if box is None:
+            box = Roaming(Line(name, pattern), place.name, self.world, self.letter_of)
+            self.custodies.roaming[name] = box
+        return box.come(place.name, place.broker, stay)
+
+    def roam_settle(self, which: int, share: float) -> bool:
+        """It is done with some of what it has."""
+        box = self.custodies.roaming.get(ROAMING[which][0])
+        return box is not None and box.settle(share)
+
+    def collect(self) -> None:
+        """If all is well, readers that roam get what is left for them, somewhere."""
+        for number, box in enumerate(self.custodies.roaming.values()):
+            place = list(self.places.values())[number % len(self.places)]
+            if self.custodies.final and place.broker is not None:
+                box.collect(place.name, place.broker)
+
     def fail(self, index: int, what: str, soon: int) -> bool:
         """A write, a sync or the making of a file fails soon."""
         place = self._running(index)
@@ -400,6 +430,9 @@ class Disks:
         for place in self.places.values():
             found, place.ledger.complaints = place.ledger.complaints, []
             yield from (Complaint("journal", f"{place.name}: {text}") for text in found)
+        for box in self.custodies.roaming.values():
+            found, box.complaints = box.complaints, []
+            yield from (Complaint("roaming", text) for text in found)
 
     def finish(self) -> None:
         """No node runs any more, and somebody looks what is left."""
@@ -428,6 +461,8 @@ DISK_ACTS: dict[str, Callable[..., bool]] = {
     "transact": Disks.transact,
     "box": Disks.box,
     "settle": Disks.settle,
+    "roam": Disks.roam,
+    "roam-settle": Disks.roam_settle,
     "fail": Disks.fail,
     "fill": Disks.fill,
     "room": Disks.room,

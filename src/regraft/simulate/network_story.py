@@ -658,6 +658,7 @@ class NetworkStory:
 
     def _look_at_disks(self) -> None:
         """It is over: what have the nodes kept?"""
+        self.disks.collect()
         for broker in self._brokers.values() if self.plan.disks else ():
             broker.paused = False
             broker.power_off()

@@ -28,6 +28,7 @@ SELECTORS = (
 COLORS = ("red", "blue", "green")
 RETAINED = ("a/#", "b/#", "c/#", "#")
 BOXES = (("shelf", "a/#", 0), ("tray", "b/#", 0), ("rack", "+/x", 0))  # mailboxes
+ROAMING = (("roams-a", "a/#"), ("roams-all", "#"))  # that move from node to node
 
 RECONFIGURATIONS = (
     *("strawman", "deferred-timed", "deferred-notified"),
@@ -122,6 +123,7 @@ def make_plan(
         acts += _keeping(chance, nodes, where, end_ms, 4.0 if custody else 1.0)
         if custody:
             acts += _transacting(Random(f"transactions {seed}"), where, end_ms)
+            acts += _roaming(Random(f"roaming {seed}"), where, end_ms)
     acts.sort(key=lambda act: act.ms)
     return Plan(
         seed,
@@ -383,6 +385,21 @@ def _transacting(random: Random, where: Sequence[int], end_ms: float) -> Iterato
         topics = tuple(random.choice(some) for _ in range(count))
         ms = random.uniform(STARTED_MS + 500, end_ms)
         yield Act(ms, "transact", (random.choice(where), topics, size))
+
+
+def _roaming(random: Random, where: Sequence[int], end_ms: float) -> Iterator[Act]:
+    """Readers that go from node to node, and have their mailboxes come along."""
+    for which in range(random.choice((0, 1, 1, 2))):
+        ms = STARTED_MS + random.uniform(0, 500)
+        node = random.choice(where)
+        pause = random.choice((200, 700, 2000))
+        while ms < end_ms:
+            yield Act(ms, "roam", (which, node, random.random() < 0.5))
+            for _ in range(random.choice((0, 1, 3))):
+                ms += random.uniform(1, pause)
+                yield Act(ms, "roam-settle", (which, random.random()))
+            ms += random.uniform(1, pause)
+            node = random.choice(where)
 
 
 def _coming(random: Random, guest: int, node: int, comes: float, end_ms: float) -> Iterator[Act]:
