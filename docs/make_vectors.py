@@ -180,7 +180,24 @@ def between_nodes() -> list[tuple[str, str, bytes]]:
             "messages for mailboxes of another node, as it stands in the body of one to it",
             encode(peers.Carried(b"j" * 16, 2, 0, 1, 0, b"frames")),
         ),
+        (
+            "carried-to-one",
+            "messages of a mailbox that has moved; the second was delivered once, and came back",
+            encode(
+                peers.Carried(
+                    *(b"j" * 16, 2, 0, 7, 0, b"frames"), mailbox=5, marked=6, backs=(1, 1, 0)
+                )
+            ),
+        ),
         ("taken", "they are kept there", encode(peers.Taken(b"k" * 16, 2, 1))),
+        ("move-asked", "a node wants a mailbox", encode(peers.Move(b"k" * 16, "delphi", 2, 5))),
+        (
+            "move-given",
+            "and gets it",
+            encode(
+                peers.Move(*(b"j" * 16, "athens", 2, 5, peers.Step.GIVEN), first=7, options=b"{}")
+            ),
+        ),
         ("origin", "where messages between nodes began", encode(peers.Origin(1, 2, 3))),
         ("question", "a client asks", encode(questions.Question(b"", 7, 5000, asked))),
         ("question-onward", "and a node", encode(questions.Question(one, 0, 4843, asked))),

@@ -225,6 +225,7 @@ def test_features_and_policies() -> None:
         *control.FEATURES,
         control.JOURNAL,
         control.TRANSACTIONS,
+        control.MOVES,
         control.ADVERTISEMENTS,
     ]
     rows = table("Queues and stalled subscribers", "No.")

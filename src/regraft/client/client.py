@@ -598,6 +598,8 @@ class Client(Transacting, Tracing, Offering, Administration):
         self, subscription: Subscription, callback: Callback | None, timeout: float | None
     ) -> native.Subscribed | None:
         await self._wait_for_link(timeout)
+        if subscription.question.move and not self._has("moves"):
+            raise LocalError("not-supported", "this node moves no mailboxes")
         self._subscriptions[subscription.id] = subscription
         try:
             await self._ask(subscription.id, subscription.question, timeout)

@@ -25,6 +25,11 @@ LASTS_S = 5.0
 class Tracing(Asking):
     """Traces messages and subscriptions."""
 
+    def _has(self, name: str) -> bool:
+        """Whether the node has a feature."""
+        features = self._welcome.features if self._welcome is not None else ()
+        return any(feature.name == name for feature in features)
+
     async def who(
         self,
         topic: str,
@@ -178,7 +183,7 @@ class Tracing(Asking):
             raise LocalError("bad-message", "a trace needs a timeout above 0 seconds")
         await self._wait_for_link(timeout)
         assert self._loop is not None and self._welcome is not None
-        if all(feature.name != FEATURE for feature in self._welcome.features):
+        if not self._has(FEATURE):
             raise LocalError("not-supported", "this node is too old to trace anything")
         self._last_question += 1
         token = self._last_question

@@ -30,7 +30,11 @@ def custody() -> None:
 @json_option
 @url_option
 def list_command(as_data: bool, url: str | None) -> None:
-    """List other nodes with mailboxes, and what waits here for them."""
+    """List other nodes with mailboxes, and what waits here for them.
+
+    A mailbox that has moved from here to another node has a row of its own,
+    with its name.
+    """
 
     async def look() -> int:
         async with await connect(url) as client:
@@ -39,14 +43,14 @@ def list_command(as_data: bool, url: str | None) -> None:
             {
                 "node": row["node"],
                 "journal": row["journal"][:8],
-                "mailboxes": row["interests"],
+                "mailboxes": row.get("interests") or row.get("mailbox", 0),
                 "waiting": row.get("waiting", 0),
                 "bytes": row.get("bytes", 0),
                 "silent_s": row.get("silent_s", 0),
                 "dropped": row.get("dropped", 0),
                 "refused": row.get("refused", False),
             }
-            for row in answer["rows"]
+            for row in [*answer["rows"], *answer.get("moves", ())]
         ]
         if as_data:
             click.echo(json.dumps(answer))

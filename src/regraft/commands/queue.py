@@ -172,7 +172,10 @@ def change(name: str, as_data: bool, url: str | None, **options: Any) -> None:
 def described(row: dict[str, Any]) -> dict[str, Any]:
     """A queue for people: moments instead of numbers."""
     oldest = describe_time(row.get("oldest_us") or 0)
-    return {name: value for name, value in row.items() if name != "oldest_us"} | {"oldest": oldest}
+    told = {name: value for name, value in row.items() if name != "oldest_us"}
+    to, origin = told.pop("moved_to", ""), told.pop("moved_from", "")
+    moved = f"to {to}" if to else f"from {origin}" if origin else ""
+    return told | {"oldest": oldest, "moved": moved}
 
 
 LISTED = ("name", "topic", "waiting", "held", "returned", "members", "dead", "full", "oldest")
@@ -192,7 +195,9 @@ def list_command(as_data: bool, url: str | None) -> None:
         async with await connect(url) as client:
             rows = await client.queues()
         if not as_data:
-            rows = [{name: described(row)[name] for name in LISTED} for row in rows]
+            told = [described(row) for row in rows]
+            listed = [*LISTED, *(["moved"] if any(row["moved"] for row in told) else [])]
+            rows = [{name: row[name] for name in listed} for row in told]
         show_rows(rows, as_data, "there are no queues")
         return 0
 

@@ -51,6 +51,7 @@ FEATURES = (
 )
 JOURNAL = "journal"  # and those that need one: persistent messages, durable subscriptions, replay,
 TRANSACTIONS = "transactions"
+MOVES = "moves"
 ADVERTISEMENTS = "advertisements"  # what is published must be offered
 ANONYMOUS = "anonymous"
 INSPECT_ROWS = 1000  # of a list in one answer
@@ -102,7 +103,7 @@ class Control:
     @property
     def features(self) -> tuple[str, ...]:
         """What this node can do."""
-        features = FEATURES if self.storage is None else (*FEATURES, JOURNAL, TRANSACTIONS)
+        features = FEATURES if self.storage is None else (*FEATURES, JOURNAL, TRANSACTIONS, MOVES)
         return (*features, ADVERTISEMENTS) if self._offers.required else features
 
     def handle(self, c: Connection, kind: int, flags: int, payload: bytes, now: Now) -> None:

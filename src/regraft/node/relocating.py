@@ -52,7 +52,7 @@ from regraft.wire import native, peers
 from regraft.wire.peers import Step
 
 WAIT_NS = 8_000_000_000  # for an answer, before who asked is told that there is none yet
-FOLLOWED_MAX = 16  # nodes that a mailbox has moved on to, asked one after the other
+FOLLOWED_MAX = 1000  # nodes that a mailbox has moved on to, asked one after the other
 JOURNAL_BYTES = 16
 
 HELD_FORGOTTEN = "held-forgotten"  # a planted bug: what members had in their hands is settled
