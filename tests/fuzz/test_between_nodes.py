@@ -171,6 +171,7 @@ def forged(random: Random) -> Any:
             lambda: home(random),
             lambda: peers.Carried(some(IDS), 1, 0, 1, 0, b"x", 0, 0, number(random)),
             lambda: peers.Taken(some(IDS), 1, number(random), held=number(random)),
+            lambda: peers.Move(some(IDS), "n", number(random), 1, some(list(peers.Step))),
             lambda: native.Credit(number(random), number(random)),
             lambda: native.Heartbeat(number(random)),
             lambda: native.Hello(1, 1),

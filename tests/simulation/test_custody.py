@@ -409,9 +409,16 @@ def test_a_node_survives_whatever_other_nodes_say_about_messages(seed: int) -> N
         frames = b"".join(native.encode(letter("a", b"forged")) for _ in range(random.randrange(3)))
         if random.random() < 0.5:
             frames = random.randbytes(random.randrange(40))
-        said: peers.Carried | peers.Taken = peers.Taken(journal, *some[:3], random.random() < 0.5)
+        said: peers.Carried | peers.Taken | peers.Move
+        said = peers.Taken(journal, *some[:3], random.random() < 0.5)
         if random.random() < 0.7:
-            said = peers.Carried(journal, *some[:4], frames, *some[4:])
+            more = {"mailbox": random.choice((0, some[0])), "marked": some[1]}
+            said = peers.Carried(journal, *some[:4], frames, *some[4:], **more, backs=tuple(some))
+        elif random.random() < 0.6:
+            step, options = random.choice(list(peers.Step)), random.choice((b"", b"{}", b"?"))
+            heir = bytes.fromhex(random.choice(ids))
+            stream = some[0] if step else 1 << 31  # who asks for the mailbox gets it
+            said = peers.Move(journal, "n", stream, some[1], step, some[2], options, heir=heir)
         body = bytes([native.KINDS[type(said)]]) + native.payload(said)
         if random.random() < 0.2:
             body = body[: random.randrange(len(body))]

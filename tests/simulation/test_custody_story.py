@@ -12,6 +12,7 @@ from regraft.simulate.disk import Disk
 from regraft.simulate.ledger import Ledger, Letter
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.plan import make_plan
+from regraft.simulate.roaming import Roaming
 from regraft.simulate.world import World
 
 SEEDS = range(300)
@@ -21,6 +22,8 @@ SUSPECTS = {  # seeds that found it lately, which are tried first
     "taken-early": (0,),
     "sequences-lost": (0,),
     "split-carry": (2,),
+    "settled-early": (1,),
+    "held-forgotten": (3,),
 }
 
 
@@ -56,11 +59,20 @@ def test_the_stories_are_eventful() -> None:
     assert min(len(plan.disks) for plan in plans) == 2
     acts = {act.what for plan in plans for act in plan.acts}
     assert {"kill", "dark", "cut", "partition", "fail", "fill", "halt", "box", "keep"} <= acts
-    assert "transact" in acts
+    assert {"transact", "roam", "roam-settle"} <= acts
     story = NetworkStory(make_plan(2, custody=True))
     assert story.tell() == []
     assert sum(map(len, story.disks.custodies.due.values())) > 100
     assert story.disks.counts["committed"] > 5
+    roaming = roams(3)
+    assert sum(one.moves for one in roaming) > 10 and sum(one.told for one in roaming) > 1
+    assert sum(len(one.seen) for one in roaming) > 100
+
+
+def roams(seed: int) -> list[Roaming]:
+    story = NetworkStory(make_plan(seed, custody=True))
+    assert story.tell() == []
+    return list(story.disks.custodies.roaming.values())
 
 
 # ------------------------------------------------------------------------------ the checker

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from custody_world import Few, Reader, letter
+from custody_world import LIMITS, Few, Reader, letter
 
+from regraft.simulate.teller import Teller
 from regraft.wire import native, peers
 
 
@@ -61,8 +64,6 @@ def row(few: Few, number: int, name: str = "box") -> dict[str, Any]:
     reader = few.reader(number, f"looker-{few.world.ns}")
     reader.command("queue-show", name=name)
     few.world.advance(300)
-    import json
-
     done = [one for one in reader.controls if isinstance(one, peers.Done)]
     leave(few, reader)
     return dict(json.loads(done[0].json)["queue"]) if done else {}
@@ -342,3 +343,47 @@ def test_if_the_old_home_is_gone_for_good_the_new_one_takes_messages_itself() ->
     publish(few, 2, 6, 8)
     few.world.advance(1000)
     assert read(few, 1) == bodies(6, 8)
+
+
+def transact(few: Few, number: int, first: int, last: int, size: int = 0) -> None:
+    """Somebody publishes messages in a transaction, at a node."""
+    decided: list[bool] = []
+    teller = Teller(
+        f"teller-{first}", few.nodes[number], lambda letters, done, why: decided.append(done)
+    )
+    few.world.advance(50)
+    messages = [letter("a/x", body + b"." * size) for body in bodies(first, last)]
+    teller.commit([], messages)
+    few.world.advance(500)
+    assert decided == [True]
+
+
+@pytest.mark.parametrize("bug", ["", "split-carry"])
+def test_a_transaction_comes_as_a_whole_whatever_was_settled_of_it(bug: str) -> None:
+    few = Few(2, replace(LIMITS, home_window_bytes=8000), bugs=frozenset({bug}))
+    reader = attach(few, 0)
+    transact(few, 1, 0, 12, 2000)  # it takes several batches
+    transact(few, 0, 12, 20, 2000)
+    few.world.advance(1000)
+    assert len(reader.got) == 20
+    some = (2, 2, 5, 7, 12, 12, 20, 20)
+    reader.pipe.send(native.encode(native.Settle(1, some, 1)))
+    few.world.advance(300)
+    leave(few, reader)
+    left = [n for n in range(20) if n + 1 not in (2, 5, 6, 7, 12, 20)]
+    few.kill(0)
+    few.start(0)
+    seen: list[int] = []
+
+    def look(events: object, effects: object) -> None:
+        rows = few.nodes[1].node.report("journal", 100)["rows"]
+        seen.append(sum(row["waiting"] for row in rows if row["name"] == "box"))
+
+    few.nodes[1].on_step = look
+    moved = attach(few, 1, move=True)
+    few.world.advance(2000)
+    assert [int(body.rstrip(b".")) for body in moved.bodies] == left
+    assert (set(seen) <= {0, 7, 14}) == (not bug)  # what was left of each, all at once
+    moved.settle(1)
+    few.world.advance(1000)
+    assert few.waiting(0, "box") == 0 and few.waiting(1, "box") == 0

@@ -143,7 +143,7 @@ def _tell(answer: dict[str, Any], found: Survey) -> None:
         click.secho(f"damage: {damage}", fg="red")
     state = found.recovered.state
     streams = counted(len(state.names), "stream")
-    counts = f"{streams}, {counted(len(state.mailboxes), 'mailbox', 'mailboxes')}"
+    counts = f"{streams}, {counted(len(state.boxes), 'mailbox', 'mailboxes')}"
     if answer["damaged"]:
         click.echo("the journal is damaged; `regraft journal repair` says what it would do")
     else:
@@ -191,7 +191,7 @@ def _show_all(found: Survey, rows: int, as_json: bool, who: str) -> None:
     lists = {
         "segments": [_segment_row(found, number) for number in range(len(found.segments))],
         "streams": [_stream_row(stream) for stream in state.names.values()],
-        "mailboxes": [_mailbox_row(mailbox) for mailbox in state.mailboxes.values()],
+        "mailboxes": [_mailbox_row(mailbox) for mailbox in state.boxes],
         "publishers": [
             {
                 "client": one.client_id,

@@ -160,7 +160,7 @@ class Inventory:
         """What mailboxes wait for, and will never get."""
         return [
             Lost(mailbox.number, *span)
-            for mailbox in self._found.recovered.state.mailboxes.values()
+            for mailbox in self._found.recovered.state.boxes
             for first, last in mailbox.settled.gaps(mailbox.floor, mailbox.next_sequence - 1)
             for span in self._held.get(mailbox.number, Ranges()).gaps(first, last)
         ]
@@ -262,7 +262,7 @@ def _before(recovered: Recovered) -> list[Lost]:
     """What mailboxes wait for and stood in segments that are not there."""
     return [
         Lost(mailbox.number, mailbox.floor, mailbox.first_sequence() - 1)
-        for mailbox in recovered.state.mailboxes.values()
+        for mailbox in recovered.state.boxes
         if mailbox.floor < mailbox.first_sequence()
     ]
 

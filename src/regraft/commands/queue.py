@@ -418,7 +418,7 @@ def move(name: str, source: str, url: str | None) -> None:
     async def come() -> int:
         async with await connect(url) as client:
             row = await client.move_queue(name, source=source)
-        origin = row["moved_from"]
+        origin = row.get("moved_from")
         click.echo(f"{name} comes from node {origin}" if origin else f"{name} is here already")
         return 0
 

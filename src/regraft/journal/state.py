@@ -328,6 +328,11 @@ class State:
         while len(self.decided) > DECIDED_MAX:
             del self.decided[next(iter(self.decided))]
 
+    @property
+    def boxes(self) -> list[Mailbox]:
+        """All mailboxes, also those that moved away and came back under the same name."""
+        return [one for one in self.streams.values() if isinstance(one, Mailbox)]
+
     def mailbox(self, number: int) -> Mailbox:
         """The mailbox with this number; KeyError if there is none."""
         stream = self.streams[number]
@@ -350,8 +355,7 @@ class State:
         self._join()
         for publisher in self.publishers.values():
             publisher.freeze()
-        boxes = [one for one in self.streams.values() if isinstance(one, Mailbox)]
-        return [mailbox.number for mailbox in boxes if mailbox.abandon()]
+        return [mailbox.number for mailbox in self.boxes if mailbox.abandon()]
 
     # ------------------------------------------------------------------- snapshots
 

@@ -89,7 +89,7 @@ class Administration:
         return {"queue": self._row(mailbox)}
 
     def _list(self, given: _Arguments, now: Now, done: Done) -> Answer:
-        mailboxes = self._journal.state.mailboxes.values()
+        mailboxes = self._journal.state.boxes
         return {"queues": [self._row(one) for one in mailboxes if not one.name.startswith(HOME)]}
 
     def _move(self, given: _Arguments, now: Now, done: Done) -> None:

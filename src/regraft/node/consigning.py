@@ -244,7 +244,8 @@ class Consigning:
                 joint, joint_bytes = together.last, together.end - together.start
                 most = joint - first + 1
                 joint = one.mailbox.settled.gaps(first, joint)[-1][1]  # some may have been taken
-            count, size = _fitting(frames, self._body_max, most)
+            room = self._body_max // 2 if one.target else self._body_max  # there is more to say
+            count, size = _fitting(frames, room, most)
             whole = size > 0
             if not whole:
                 count, size = 1, int.from_bytes(frames[:4], "little") + 4
@@ -364,13 +365,17 @@ class Consigning:
     def _look(self, now: Now) -> None:
         """See what waits for whom, and for how long."""
         sizes = {number: self._waits(one) for number, one in self.all.items()}
-        total = sum(sizes.values())
+        total = sum(size for number, size in sizes.items() if not self.all[number].target)
         for number, one in self.all.items():
             size, limits = sizes[number], self._limits
             age = (now.ns - one.progress_ns) // SECOND
-            crowded = size > 0 and total >= limits.homes_bytes
-            over = size > 0 and (age >= limits.home_s or crowded or size >= limits.home_bytes)
-            close = size * WARNED_SHARE >= limits.home_bytes or age * WARNED_SHARE >= limits.home_s
+            crowded = total >= limits.homes_bytes or size >= limits.home_bytes
+            close = age * WARNED_SHARE >= limits.home_s
+            if one.target:  # its size is bounded by its own quotas
+                crowded = False
+            else:
+                close = close or size * WARNED_SHARE >= limits.home_bytes
+            over = size > 0 and (age >= limits.home_s or crowded)
             if size > 0 and close and not one.warned:
                 self._warn(one, size, age)
             one.warned = one.warned and size > 0

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from regraft.errors import PeerError
 from regraft.journal import together
@@ -53,6 +53,16 @@ Returned = Callable[[Mailbox, list[Run], int, Now], None]
 WhenSafe = Callable[[Then, Now, Then | None], None]
 
 
+class Some(NamedTuple):
+    """Messages that have come, one behind the other."""
+
+    frames: bytes
+    messages: int
+    gap: int  # sequences in front of them that are no more
+    backs: Backs  # which of them were delivered before,
+    marked: int  # or may have been: so many, from the first on
+
+
 @dataclass(slots=True, eq=False)
 class Origin:
     """What comes from one other journal."""
@@ -64,12 +74,10 @@ class Origin:
     part: bytearray = field(default_factory=bytearray)  # of a large message,
     part_of: int = 0  # which has this sequence
     full: bool = False  # it was said that something cannot be kept
-    held: list[bytes] = field(default_factory=list)  # what counts together with what is to come:
+    held: list[Some] = field(default_factory=list)  # what counts together with what is to come:
     held_count: int = 0  # messages,
     reserved: int = 0  # bytes, with what is to come,
-    held_ns: int = 0  # when the last of it came,
-    held_backs: Backs = field(default_factory=list)  # and what was delivered before,
-    held_marked: int = 0  # or may have been, of the first ones
+    held_ns: int = 0  # and when the last of it came
     forgot: bool = False  # a planted bug
 
 
@@ -148,6 +156,8 @@ class Receiving:
         if (
             any(place)
             or message.joint >> 62
+            or message.mailbox >> 31
+            or message.marked >> 62
             or not message.stream
             or not message.first
             or len(message.journal) != 16
@@ -175,7 +185,11 @@ class Receiving:
             if not origin.full:  # or else it is too early to begin anew
                 self._say(origin, message.round, True, now)
             return
-        if message.first > expected:  # what stood between is no more
+        gap = message.first - expected
+        if gap > 0 and message.mailbox and message.base and origin.held:
+            expected = message.first  # some of what counts together was settled there
+        elif gap > 0:  # what stood between is no more
+            gap = 0
             self._let_go(origin)
             expected = self._next(origin)
             if not message.mailbox:  # or it was settled there
@@ -184,11 +198,12 @@ class Receiving:
             expected = message.first
         frames = self._whole(origin, message) if message.total else message.frames
         if frames:
-            self._take(origin, frames, expected - message.first, message, now)
+            skip = expected - message.first
+            self._take(origin, frames, skip, max(gap, 0), message, now)
 
     def _next(self, origin: Origin) -> int:
         """The sequence, as it is there, of the next message that is not here."""
-        return self._kept(origin) + origin.held_count
+        return self._kept(origin) + sum(one.gap + one.messages for one in origin.held)
 
     def _kept(self, origin: Origin) -> int:
         """The same, of the next one that is not kept."""
@@ -239,7 +254,7 @@ class Receiving:
         return whole
 
     def _take(
-        self, origin: Origin, frames: bytes, skip: int, message: peers.Carried, now: Now
+        self, origin: Origin, frames: bytes, skip: int, gap: int, message: peers.Carried, now: Now
     ) -> None:
         """Keep what is not known of these, or hold it until they can be kept."""
         try:
@@ -254,45 +269,34 @@ class Receiving:
             return
         joint = 0 if SPLIT_CARRY in self.bugs else message.joint
         last = message.first + count - 1
-        backs, marked = _delivered(message, skip), min(last, message.marked) - message.first + 1
-        marked = max(0, marked - skip)
+        for _ in range(skip):
+            frames = frames[int.from_bytes(frames[:4], "little") + 4 :]
+        marked = max(0, min(last, message.marked) - message.first + 1 - skip)
+        some = Some(frames, count - skip, gap, _delivered(message, skip), marked)
         if not joint and not origin.held:
-            place = (skip, count - skip, backs, marked)
-            self._keep(origin, frames, *place, message.round, now)
-        elif self._hold(origin, frames, skip, count - skip, message.joint_bytes, now):
-            before = origin.held_count - (count - skip)
-            origin.held_backs += [(place + before, n, due_us) for place, n, due_us in backs]
-            origin.held_marked = before + marked if marked else origin.held_marked
+            self._keep(origin, some, message.round, now)
+        elif self._hold(origin, some, message.joint_bytes, now):
             if last >= joint:
                 self._keep_held(origin, message.round, now)
             else:
                 self._say(origin, message.round, False, now)
 
     def _keep(
-        self,
-        origin: Origin,
-        frames: bytes,
-        skip: int,
-        count: int,
-        backs: Backs,
-        marked: int,
-        round: int,
-        now: Now,
-        grouped: bool = False,
+        self, origin: Origin, some: Some, round: int, now: Now, grouped: bool = False
     ) -> None:
         """Have messages recorded, and say so when they are safe; in order, as far as it goes."""
         target = self._target(origin.counted)
-        if target is not None and (backs or marked) and not self._keeper.refusal:
+        if target is not None and (some.backs or some.marked) and not self._keeper.refusal:
             recorder = self._journal.recorder
             if not grouped:
                 recorder.open_group(0, now.wall_us)
-            taken = self._keep_delivered(origin, target, frames, skip, backs, marked, now)
+            taken = self._keep_delivered(origin, target, some, now)
             if not grouped:
                 recorder.close_group(0)
         else:
-            taken = origin.arrivals.take(frames, skip, now.wall_us)
+            taken = origin.arrivals.take(some.frames, 0, now.wall_us)
         self.taken += taken
-        self._is_full(origin, taken < count)
+        self._is_full(origin, taken < some.messages)
         if taken == 0:
             return
         upto = self._kept(origin) - 1
@@ -307,28 +311,19 @@ class Receiving:
         else:
             self._when_safe(safe, now, None)
 
-    def _keep_delivered(
-        self,
-        origin: Origin,
-        target: Mailbox,
-        frames: bytes,
-        skip: int,
-        backs: Backs,
-        marked: int,
-        now: Now,
-    ) -> int:
+    def _keep_delivered(self, origin: Origin, target: Mailbox, some: Some, now: Now) -> int:
         """The same for what was delivered before, elsewhere; with that, or not at all."""
         first = self._journal.recorder.next_sequence(target.slot)
-        taken = origin.arrivals.take(frames, skip, now.wall_us)
-        envelopes = _envelopes(frames)[skip:] if backs else []
+        taken = origin.arrivals.take(some.frames, 0, now.wall_us)
+        envelopes = _envelopes(some.frames) if some.backs else []
         runs = [
             (first + place, first + place, n, due_us, decode_envelope(envelopes[place]).priority)
-            for place, n, due_us in backs
+            for place, n, due_us in some.backs
             if place < taken
         ]
-        reached = first + min(marked, taken) - 1
+        reached = first + min(some.marked, taken) - 1
         if self.returned is not None and taken:
-            self.returned(target, runs, reached if marked else 0, now)
+            self.returned(target, runs, reached if some.marked else 0, now)
         return taken
 
     def _is_full(self, origin: Origin, full: bool) -> None:
@@ -339,13 +334,9 @@ class Receiving:
 
     # ---------------------------------------------------------------- what counts together
 
-    def _hold(
-        self, origin: Origin, frames: bytes, skip: int, count: int, size: int, now: Now
-    ) -> bool:
+    def _hold(self, origin: Origin, some: Some, size: int, now: Now) -> bool:
         """Hold it until the rest has come; False if there is no room."""
-        for _ in range(skip):
-            frames = frames[int.from_bytes(frames[:4], "little") + 4 :]
-        have = sum(map(len, origin.held)) + len(frames)
+        have = sum(len(one.frames) for one in origin.held) + len(some.frames)
         needed = max(origin.reserved, size, have)
         if needed > origin.reserved and not self._reserve(origin, needed, now):
             most = self._limits.transactions_bytes_total
@@ -355,8 +346,8 @@ class Receiving:
             self._let_go(origin)
             origin.full = True
             return False
-        origin.held.append(frames)
-        origin.held_count += count
+        origin.held.append(some)
+        origin.held_count += some.messages
         origin.held_ns = now.ns
         origin.full = False
         return True
@@ -379,12 +370,10 @@ class Receiving:
     def _let_go(self, origin: Origin) -> None:
         """What is held comes again, from its beginning."""
         origin.held, origin.held_count, origin.reserved = [], 0, 0
-        origin.held_backs, origin.held_marked = [], 0
 
     def _keep_held(self, origin: Origin, round: int, now: Now) -> None:
         """All of it is here: keep it as one, or not at all."""
-        frames, count = b"".join(origin.held), origin.held_count
-        backs, marked = origin.held_backs, origin.held_marked
+        held, frames = origin.held, b"".join(some.frames for some in origin.held)
         self._let_go(origin)
         keeper, recorder = self._keeper, self._journal.recorder
         if keeper.refusal or origin.arrivals.full(frames, False, FOREVER) >= 0:
@@ -392,7 +381,14 @@ class Receiving:
             return
         begun = together.begin(self._journal, origin.arrivals.takers(frames))
         recorder.open_group(0, now.wall_us)
-        self._keep(origin, frames, 0, count, backs, marked, round, now, True)
+        if origin.counted.mailbox:
+            for some in held:
+                if some.gap:
+                    self._shift(origin, some.gap, now)
+                self._keep(origin, some, round, now, True)
+        else:
+            count = sum(some.messages for some in held)
+            self._keep(origin, Some(frames, count, 0, [], 0), round, now, True)
         recorder.close_group(0)
         together.end(self._journal, begun)
 

@@ -328,7 +328,11 @@ class Relocating:
             return
         origin = self._receiving.all.get((message.journal, mailbox.number))
         if origin is None:
-            options = read_options(message.options)
+            try:
+                options = read_options(message.options)
+            except LocalError as error:  # of a newer version
+                self._mailroom.remove(mailbox, now, error)
+                return
             self._journal.change_mailbox(mailbox.number, mailbox.name, options, now.wall_us)
             first = max(message.first, 1)
             place = (message.journal, message.stream, first, mailbox.number)

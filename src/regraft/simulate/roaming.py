@@ -114,9 +114,10 @@ class Roaming:
 
     def settle(self, share: float) -> bool:
         """Be done with some of what is held."""
-        some = False
+        settled = False
         for one in self.stays:
-            sequences = list(one.held)[: 1 + int(share * len(one.held))]
+            some = list(one.held) if share > 0.5 else list(one.held)[::2]  # or there are gaps
+            sequences = some[: 1 + int(share * len(some))]
             if not sequences:
                 continue
             self._tokens += 1
@@ -126,8 +127,8 @@ class Roaming:
             ranges = tuple(number for each in sequences for number in (each, each))
             settle = native.Settle(SUBSCRIPTION, ranges, self._tokens)
             one.pipe.send(native.encode(settle))
-            some = True
-        return some
+            settled = True
+        return settled
 
     def _received(self, one: Stay, data: bytes) -> None:
         if one not in self.stays:

@@ -309,6 +309,13 @@ COMMANDS: list[tuple[Callable[[Any], Any], str, dict[str, Any], dict[str, Any], 
         {},
         None,
     ),
+    (
+        lambda c: c.move_queue("orders", source="north"),
+        "queue-move",
+        {"name": "orders", "from": "north"},
+        {"queue": ROW},
+        ROW,
+    ),
     (lambda c: c.seek("o", 5), "queue-seek", {"name": "o", "sequence": 5}, {"next": 6}, 6),
     (
         lambda c: c.seek("o", time=MOMENT),

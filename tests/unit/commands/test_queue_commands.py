@@ -209,6 +209,7 @@ def test_queue_purge_remove_rename_seek(node: FakeNode, regraft: Regraft) -> Non
             ("queue-remove", {"force": True}),
         ),
         (["rename", "orders", "old"], "orders is old now", ("queue-rename", {"to": "old"})),
+        (["move", "orders"], "orders is here already", ("queue-move", {})),
         (["seek", "orders", "#12"], "orders goes on with #12", ("queue-seek", {"sequence": 12})),
         (["seek", "orders", "start"], "orders goes on with #12", ("queue-seek", {"sequence": 1})),
         (
@@ -509,3 +510,13 @@ def test_times_and_sizes() -> None:
     assert parse_moment("2030-01-01").replace(tzinfo=None) == datetime(2030, 1, 1)
     with pytest.raises(LocalError, match="no moment"):
         parse_moment("tomorrow")
+
+
+def test_a_queue_that_moved_says_from_where_and_to_where(node: FakeNode, regraft: Regraft) -> None:
+    came = {**QUEUE, "moved_from": "north", "moved_to": ""}
+    node.obey = lambda what, arguments: {"queue": came, "queues": [came, QUEUE]}
+    result = regraft("queue", "move", "orders", "--from", "north")
+    assert (result.exit_code, result.output) == (0, "orders comes from node north\n")
+    assert node.commands[-1] == ("queue-move", {"name": "orders", "from": "north"})
+    head, first, second = regraft("queue", "list").stdout.splitlines()
+    assert head.endswith("  moved") and first.endswith("  from north") and "from" not in second

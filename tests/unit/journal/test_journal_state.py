@@ -266,3 +266,38 @@ def test_an_index_of_streams_that_are_gone_is_no_matter() -> None:
     state = State(JOURNAL_ID)
     state.apply_index(0, {5: Extent(5, 1, 2, 0, 0, format.encode_entries([(8, 1)]))})
     assert not state.streams
+
+
+def test_a_mailbox_that_moved_and_came_back() -> None:
+    """The name is that of the newest; the older ones go on, and have it again when it is gone."""
+    state = State("j", 1)
+    there, back = format.Elsewhere("aa" * 16, 7, "north"), format.Elsewhere("aa" * 16, 9, "north")
+    for control in (
+        format.MailboxMade(1, "box", "a", "", False, "ann"),
+        format.MailboxMoved(1, None, there),
+        format.MailboxMade(2, "box", "a", "", False, "ann", came=back),
+        format.OriginHeard(3, "aa" * 16, 9, 4, 2),
+        format.OriginHeard(4, "aa" * 16, 5, 0),
+    ):
+        state.apply_control(control, 0)
+    for one in (state, State.restore(state.snapshot())):
+        assert one.mailboxes["box"].number == 2 and one.mailbox(1).home == there
+        assert one.mailboxes["box"].came == back and len(one.boxes) == 2
+        arrivals = one.origins[f"{'aa' * 16}/2"]
+        assert (arrivals.number, arrivals.mailbox, arrivals.shift) == (3, 2, 4)
+        assert one.origins["aa" * 16].number == 4
+        one.apply_control(format.MailboxChanged(2, "crate", format.Options()), 0)
+        assert (one.mailboxes["box"].number, one.mailboxes["crate"].number) == (1, 2)
+        one.apply_control(format.MailboxChanged(2, "box", format.Options()), 0)
+        one.apply_control(format.MailboxGone(2), 0)
+        assert one.mailboxes["box"].number == 1 and list(one.origins) == ["aa" * 16]
+        assert 3 not in one.streams
+
+
+def test_a_mailbox_whose_old_home_is_gone_takes_messages_itself() -> None:
+    state = State("j", 1)
+    came = format.Elsewhere("aa" * 16, 9, "north")
+    state.apply_control(format.MailboxMade(1, "box", "a", "", False, "ann", came=came), 0)
+    state.apply_control(format.OriginHeard(2, "aa" * 16, 9, 4, 1), 0)
+    state.apply_control(format.MailboxMoved(1, None, None), 0)
+    assert state.mailboxes["box"].came is None and not state.origins and 2 not in state.streams

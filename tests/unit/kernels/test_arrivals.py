@@ -56,6 +56,7 @@ class Desk:
         self.lane.keeper = self.keeper
         self.source = modules["lane"].Source(1)
         self.arrivals = modules["arrivals"].Arrivals(self.lane, self.keeper, self.source, 3)
+        self.to_one = modules["arrivals"].Arrivals(self.lane, self.keeper, self.source, 3, 1)
 
     def counts(self) -> list[int]:
         return [self.recorder.messages(slot) for slot in range(4)]
@@ -148,4 +149,24 @@ def test_who_has_no_room_is_found_before_anything_is_recorded(desk: Desk) -> Non
     later = frames("a", deliver_at_us=NOW_US + 1)
     assert desk.arrivals.full(later, True, NOW_US) == -1  # it is for nobody yet
     assert desk.arrivals.full(later, True, NOW_US + 1) == 2
+    assert desk.counts() == [0, 0, 0, 0]
+
+
+def test_what_is_for_one_stream_is_not_matched(desk: Desk) -> None:
+    data = frames("a", "b", "c", "a")
+    assert desk.to_one.take(data, 1, NOW_US) == 3
+    assert desk.counts() == [0, 3, 0, 3]
+    assert desk.to_one.full(data, False, NOW_US) == -1
+    desk.keeper.set_full(0, True)  # another one
+    assert desk.to_one.full(data, False, NOW_US) == -1
+    desk.keeper.set_full(1, True)
+    assert desk.to_one.full(data, False, NOW_US) == 1
+    assert desk.to_one.take(data, 0, NOW_US) == 0
+
+
+def test_who_takes_some_of_it_is_known_beforehand(desk: Desk) -> None:
+    assert desk.arrivals.takers(frames("a", "a/x", "a")) == {0, 2}
+    assert desk.arrivals.takers(frames("c", "b", "a")) == {0, 1, 2}
+    assert desk.arrivals.takers(b"") == set()
+    assert desk.to_one.takers(frames("a")) == {1, 3}
     assert desk.counts() == [0, 0, 0, 0]
