@@ -274,7 +274,7 @@ def archive_summary(state: Any) -> dict[str, Any]:
     """What an archive holds."""
     return {
         "messages": state.rows, "streams": len(state.streams),
-        "days": len({file.day for file in state.files}), "files": len(state.files),
+        "days": len(state.days), "files": len(state.files),
         "staged files": sum(file.is_staged for file in state.files),
         "size": spell_bytes(sum(file.size for file in state.files)),
     }  # fmt: skip

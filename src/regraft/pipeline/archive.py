@@ -1,7 +1,7 @@
 """History that outlives the journal: streams of a node as Parquet files, each message once.
 
     ROOT/data/area=orders%2Feu/day=2026-11-16/*.parquet   what any reader of Parquet can use
-    ROOT/staged/...                                       what waits for compaction
+    ROOT/staged/...                                       what waits for compaction, as it came
     ROOT/manifest/...                                     what is held, see `manifest`
 
 Rules:
@@ -52,6 +52,7 @@ from regraft.pipeline.manifest import (
     Held,
     Manifest,
     Part,
+    Place,
     State,
     joined,
 )
@@ -78,6 +79,7 @@ WRITING = {  # so that every reader can read it
     "spark.sql.variant.inferShreddingSchema": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+STAGING = {"compression": "zstd"}
 
 
 def schema_of(columns: Mapping[str, str]) -> StructType:
@@ -175,7 +177,7 @@ class Archive:
             for file in self.state.files
             if (not since_us or file.last_us >= since_us)
             and (not until_us or file.first_us < until_us)
-            and (wanted is None or file.area in wanted)
+            and (wanted is None or any(place.area in wanted for place in file.held))
         ]
         return sorted(found, key=lambda file: (file.first_us, file.order))
 
@@ -292,22 +294,21 @@ class Archive:
         folder = f"{STAGED}/{self.state.version + 1:010d}-{uuid.uuid4().hex[:8]}"
         frame = self._arranged(self._source(known, low, high, url), known.journal)
         with writing(self.spark):
-            output = frame.write.option("compression", "zstd").partitionBy(AREA, DAY)
-            output.parquet(self.store.path(folder))
-        files = self._written(folder)
+            frame.write.options(**STAGING).parquet(self.store.path(folder))
+        files = described(self.spark, self.store, folder, self.state.levels)
         _check(files, low, high)
         state = self.state.changed()
         compacted = set(state.compacted_days)
-        late = sum(file.rows for file in files if file.day in compacted)
+        late = sum(place.rows for f in files for place in f.held if place.day in compacted)
         state.late_rows += late
         state.files += files
         state.settling.move.clear()
         state.settling.remove.clear()
-        areas = {file.area for file in state.files}
-        if len(areas) > AREAS_MAX:
+        areas = len(state.areas)
+        if areas > AREAS_MAX:
             raise LocalError(
                 "limit-exceeded",
-                f"the topics have {len(areas)} beginnings of {state.levels} levels, and an archive "
+                f"the topics have {areas} beginnings of {state.levels} levels, and an archive "
                 f"has {AREAS_MAX} at most: begin another one with fewer --levels",
             )
         for stream, start in low.items():
@@ -353,12 +354,7 @@ class Archive:
                 columns.append(
                     F.expr(exact).alias("body") if name == "body" else F.col(f"`{name}`")
                 )
-        arranged = parsed.select(*columns, area_of(self.state.levels), day_of())
-        return arranged.sortWithinPartitions(AREA, DAY, "stream", "sequence")
-
-    def _written(self, folder: str) -> list[File]:
-        """The files of a batch: what is really in them."""
-        return described(self.spark, self.store, folder)
+        return parsed.select(*columns)
 
 
 @contextmanager
@@ -374,17 +370,18 @@ def writing(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
-def described(spark: SparkSession, store: Store, folder: str) -> list[File]:
-    """The files below a folder, with what is in them."""
-    few = "journal string, stream string, sequence bigint, timestamp timestamp"
-    top = store.path(folder)
-    frame = spark.read.schema(few).option("recursiveFileLookup", "true").parquet(top)
+def described(spark: SparkSession, store: Store, folder: str, levels: int) -> list[File]:
+    """The files below a folder, with what is really in them."""
+    few = "journal string, stream string, sequence bigint, timestamp timestamp, topic string"
+    frame = spark.read.schema(few).option("recursiveFileLookup", "true").parquet(store.path(folder))
     rows = (
         frame.groupBy(
             F.col("_metadata.file_path").alias("path"),
             F.col("_metadata.file_size").alias("size"),
             "journal",
             "stream",
+            area_of(levels),
+            day_of(),
         )
         .agg(
             F.count("*").alias("rows"),
@@ -395,22 +392,25 @@ def described(spark: SparkSession, store: Store, folder: str) -> list[File]:
         )
         .collect()
     )
-    found: dict[str, File] = {}
+    found: dict[str, list[Any]] = {}
     for row in rows:
         path = unquote(row.path)
-        inner = path[path.index(f"/{folder}/") + 1 :]
-        area, day = (one.partition("=")[2] for one in inner.split("/")[-3:-1])
-        part = Part(row.journal, row.stream, row.rows, row.low, row.high)
-        file = found.get(inner)
-        if file is None:
-            found[inner] = File(inner, unquote(area), day, row.rows, row["size"], row.first_us,
-                                row.last_us, [part])  # fmt: skip
-        else:
-            file.rows += row.rows
-            file.first_us = min(file.first_us, row.first_us)
-            file.last_us = max(file.last_us, row.last_us)
-            file.parts = joined([*file.parts, part])
-    return sorted(found.values(), key=lambda file: file.order)
+        found.setdefault(path[path.index(f"/{folder}/") + 1 :], []).append(row)
+    files = [_file(path, some) for path, some in found.items()]
+    return sorted(files, key=lambda file: file.order)
+
+
+def _file(path: str, rows: list[Any]) -> File:
+    """A file of which one knows what is in it of each stream, area and day."""
+    places: dict[tuple[str, str], int] = {}
+    for row in rows:
+        places[row.area, row.day] = places.get((row.area, row.day), 0) + row.rows
+    parts = [Part(row.journal, row.stream, row.rows, row.low, row.high) for row in rows]
+    return File(
+        path, "", "", sum(row.rows for row in rows), rows[0]["size"],
+        min(row.first_us for row in rows), max(row.last_us for row in rows), joined(parts),
+        [Place(area, day, count) for (area, day), count in sorted(places.items())],
+    )  # fmt: skip
 
 
 def _check(files: list[File], low: dict[str, int], high: dict[str, int]) -> None:

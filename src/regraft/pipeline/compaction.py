@@ -1,40 +1,36 @@
-"""From many small files to few large ones, in a root that any reader of Parquet can use.
+"""From staged files, as messages came, to few large ones in a root that any reader can use.
 
 Rules:
 
-- `data/` has only files that were compacted; a name there appears when the file is whole. Files are
-  added. Only where a day has many small ones, or all are to be written anew, some are replaced: the
-  old ones go first, so that a reader that asks no manifest may miss rows for a moment, and never
-  sees one twice.
-- A file is written by one task, in the order of the journal, from files of one area and day. Where
-  Arrow knows the file system, the task copies columns with it; elsewhere Spark copies rows.
+- `data/` has only files that were compacted, each of one area and day; a name there appears when
+  the file is whole. Files are added. Only where a day has many small ones, or all are to be written
+  anew, some are replaced: the old ones go first, so that a reader that asks no manifest may miss
+  rows for a moment, and never sees one twice.
+- A task takes some files and writes one for each area and day that they have rows of, in the order
+  of the journal. Where Arrow knows the file system, the task copies columns with it; elsewhere
+  Spark copies rows. What was written is compared with what the manifest says of its sources.
 - Retention removes whole days.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
-from urllib.parse import quote
 
 import msgspec
-import pyarrow as pa
-from pyspark.sql.types import StructType
 
-from regraft.errors import LocalError
-from regraft.pipeline.archive import Archive, schema_of, writing
+from regraft.errors import DiskError, LocalError
+from regraft.pipeline.archive import AREA, DAY, Archive, area_of, day_of, described, writing
+from regraft.pipeline.dividing import Order, arrow_knows, place_of, work
 from regraft.pipeline.jobs import Progress, Say, silent
-from regraft.pipeline.manifest import DATA, STAGED, File, joined
+from regraft.pipeline.manifest import STAGED, File, Place, joined
 
-GROUP_ROWS = 250_000  # of a row group
 FILE_ROWS = 10_000_000  # of a file, about
+SPLIT_ROWS = 5_000_000  # that are staged, and that one task divides, about
 SMALL_ROWS = 1_000_000  # a file with less is worth being joined with others
 SMALL_FILES = 8  # so many of them
-LEVEL = 3  # of zstd
-WAVE = 4  # files that each processor writes between two reports
 
 
 @dataclass
@@ -50,60 +46,30 @@ class Compacted:
     expired_days: list[str] = field(default_factory=list)
 
 
-class Order(msgspec.Struct):
-    """What one task does: some files of an area and day become one."""
-
-    root: str
-    sources: list[str]
-    target: str
-    columns: dict[str, str]
-    rows: int
-
-
 def compact(
     archive: Archive, everything: bool = False, by_rows: bool | None = None, say: Say = silent
 ) -> Compacted:
     """Compact what is staged; with `everything`, write all files anew, with today's columns."""
     archive.recover()
-    groups = chosen(archive.state.files, everything)
+    groups = chosen(archive.state.files, _processors(archive), everything)
     done = Compacted()
     progress = Progress("compact", sum(f.rows for group in groups for f in group), "rows", say)
     if not groups:
         return done
-    name = f"{archive.state.version + 1:010d}"
-    added, moves = [], []
-    orders = []
-    for number, group in enumerate(groups):
-        first = group[0]
-        folder = f"{DATA}/area={quote(first.area, safe='')}/day={first.day}"
-        hidden = f"{folder}/.{uuid.uuid4().hex}.parquet"
-        final = f"{folder}/{name}-{number:05d}.parquet"
-        sources = [file.path for file in group]
-        rows = sum(file.rows for file in group)
-        orders.append(Order(archive.store.root, sources, hidden, archive.state.columns, rows))
-        added.append(
-            File(final, first.area, first.day, rows, 0, min(f.first_us for f in group),
-                 max(f.last_us for f in group), joined([p for f in group for p in f.parts]))
-        )  # fmt: skip
-        moves.append((hidden, final))
+    orders = [_order(archive, group) for group in groups]
     if by_rows is None:
         by_rows = not arrow_knows(archive.store.root)
+    added: list[File] = []
     results = _by_spark(archive, orders) if by_rows else _by_arrow(archive, orders)
-    for target, rows, size in results:
-        number = next(n for n, order in enumerate(orders) if order.target == target)
-        if rows != added[number].rows:
-            raise LocalError(
-                "bad-configuration",
-                f"{added[number].rows} rows of {added[number].path} were to be written, and {rows} "
-                "were: nothing is changed",
-            )
-        added[number].size = size
-        done.rows += rows
-        progress.step(rows)
+    for group, made in zip(groups, results, strict=True):
+        _check(group, made)
+        added += made
+        done.rows += sum(file.rows for file in made)
+        progress.step(done.rows - progress.done)
     state = archive.state.changed()
     gone = {file.path for group in groups for file in group}
+    state.settling.move = _named(added, state.version + 1)
     state.files = [file for file in state.files if file.path not in gone] + added
-    state.settling.move = moves
     state.settling.remove = sorted(_folders(gone, {file.path for file in state.files}))
     state.compacted_days = sorted({*state.compacted_days, *(file.day for file in added)})
     archive.manifest.commit(state, "compacted")
@@ -114,26 +80,74 @@ def compact(
     return done
 
 
-def chosen(files: list[File], everything: bool = False) -> list[list[File]]:
-    """Files that become one, each group of one area and day, in order."""
+def chosen(files: list[File], processors: int, everything: bool = False) -> list[list[File]]:
+    """The files of each task: staged ones, in order, and small ones of one area and day."""
+    staged = sorted((file for file in files if file.is_staged), key=lambda file: file.order)
+    rows = sum(file.rows for file in staged)
+    count = max(1, -(-rows // SPLIT_ROWS), min(processors, rows // SMALL_ROWS))
+    shares: list[list[File]] = [[] for _ in range(count)]
+    before = 0
+    for file in staged:
+        shares[before * count // rows].append(file)
+        before += file.rows
     places: dict[tuple[str, str], list[File]] = {}
     for file in files:
-        places.setdefault((file.area, file.day), []).append(file)
-    groups = []
+        if not file.is_staged:
+            places.setdefault((file.area, file.day), []).append(file)
     for _, there in sorted(places.items()):
-        small = [file for file in there if not file.is_staged and file.rows < SMALL_ROWS]
-        take = there if everything else [file for file in there if file.is_staged]
-        if not everything and take and len(small) >= SMALL_FILES - 1:
-            take = [*take, *small]
-        group: list[File] = []
-        for file in sorted(take, key=lambda file: file.order):
-            if group and sum(f.rows for f in group) + file.rows > FILE_ROWS:
-                groups.append(group)
-                group = []
-            group.append(file)
-        if group:
-            groups.append(group)
-    return groups
+        small = [file for file in there if file.rows < SMALL_ROWS]
+        take = small if len(small) >= SMALL_FILES else []
+        shares += _joined(there if everything else take)
+    return [share for share in shares if share]
+
+
+def _joined(files: list[File]) -> Iterator[list[File]]:
+    """Files that become one, which is not too large."""
+    group: list[File] = []
+    for file in sorted(files, key=lambda file: file.order):
+        if group and sum(f.rows for f in group) + file.rows > FILE_ROWS:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+def _order(archive: Archive, group: list[File]) -> Order:
+    places = [Place(area, day, rows) for (area, day), rows in _by_place(group).items()]
+    return Order(archive.store.root, [file.path for file in group], uuid.uuid4().hex,
+                 archive.state.columns, archive.state.levels, places)  # fmt: skip
+
+
+def _by_place(files: Iterable[File]) -> dict[tuple[str, str], int]:
+    """Rows of each area and day."""
+    found: dict[tuple[str, str], int] = {}
+    for place in (place for file in files for place in file.held):
+        found[place.area, place.day] = found.get((place.area, place.day), 0) + place.rows
+    return found
+
+
+def _check(sources: list[File], made: list[File]) -> None:
+    """What was written is what was to be written."""
+    wanted, found = ([_by_place(files), joined([part for file in files for part in file.parts])]
+                     for files in (sources, made))  # fmt: skip
+    if wanted != found:
+        raise DiskError(
+            "data-folder-damaged",
+            f"{sum(file.rows for file in sources)} rows of {sources[0].path} and others were to be "
+            f"compacted, and {sum(file.rows for file in made)} were written, or others than the "
+            "manifest says: nothing is changed",
+        )
+
+
+def _named(added: list[File], version: int) -> list[tuple[str, str]]:
+    """Give files their names; where they are now, and where they will be."""
+    moves = []
+    for number, file in enumerate(added):
+        hidden = file.path
+        file.path = f"{place_of(file.area, file.day)}/{version:010d}-{number:05d}.parquet"
+        moves.append((hidden, file.path))
+    return moves
 
 
 def _folders(gone: set[str], kept: set[str]) -> set[str]:
@@ -146,160 +160,48 @@ def _folders(gone: set[str], kept: set[str]) -> set[str]:
     return found
 
 
-# -------------------------------------------------------------------------------- by Arrow
+def _processors(archive: Archive) -> int:
+    return archive.spark.sparkContext.defaultParallelism
 
 
-def arrow_knows(root: str) -> bool:
-    """Whether Arrow can read and write there."""
-    try:
-        filesystem(root)
-    except (pa.ArrowException, OSError, NotImplementedError):
-        return False
-    return True
-
-
-def filesystem(root: str) -> tuple[Any, str]:
-    """Arrow's file system for a root, and the path in it."""
-    from pyarrow import fs
-
-    if root.startswith("file:"):  # as it is: a path may have any characters
-        return fs.LocalFileSystem(), "/" + root.removeprefix("file:").lstrip("/")
-    found: tuple[Any, str] = fs.FileSystem.from_uri(root.replace("s3a://", "s3://"))
-    return found
-
-
-def _by_arrow(archive: Archive, orders: list[Order]) -> Iterator[tuple[str, int, int]]:
-    context = archive.spark.sparkContext
-    some = WAVE * context.defaultParallelism
+def _by_arrow(archive: Archive, orders: list[Order]) -> Iterator[list[File]]:
+    some = _processors(archive)
     for start in range(0, len(orders), some):  # so that there is progress to tell
         texts = [msgspec.json.encode(order).decode() for order in orders[start : start + some]]
-        yield from context.parallelize(texts, len(texts)).map(_work).collect()
+        tasks = archive.spark.sparkContext.parallelize(texts, len(texts))
+        for text in tasks.map(work).collect():
+            yield msgspec.json.decode(text, type=list[File])
 
 
-def _work(text: str) -> tuple[str, int, int]:
-    """In a task."""
-    order = msgspec.json.decode(text, type=Order)
-    rows, size = join_files(order)
-    return order.target, rows, size
-
-
-def join_files(order: Order) -> tuple[int, int]:
-    """Make one file of several, column by column; its rows and bytes."""
-    import pyarrow.parquet as pq
-
-    files, top = filesystem(order.root)
-    target = f"{top}/{order.target}"
-    files.create_dir(target.rpartition("/")[0], recursive=True)
-    schema = arrow_schema_of(order.columns)
-    blooms = {"id": {"ndv": min(order.rows, GROUP_ROWS), "fpp": 0.01}}
-    rows = 0
-    with pq.ParquetWriter(
-        target, schema, filesystem=files, compression="zstd", compression_level=LEVEL,
-        bloom_filter_options=blooms, coerce_timestamps="us", store_schema=False,
-    ) as writer:  # fmt: skip
-        waiting: list[Any] = []
-        count = 0
-        for name in order.sources:
-            with files.open_input_file(f"{top}/{name}") as source:
-                for group in _groups(source):
-                    waiting.append(conformed(group, schema, order.columns))
-                    count += group.num_rows
-                    if count >= GROUP_ROWS:
-                        writer.write_table(pa.concat_tables(waiting), GROUP_ROWS)
-                        rows += count
-                        waiting, count = [], 0
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting), GROUP_ROWS)
-            rows += count
-        writer.add_key_value_metadata(schema.metadata)
-    return rows, files.get_file_info(target).size
-
-
-def _groups(source: Any) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(source)
-    for number in range(file.num_row_groups):
-        yield file.read_row_group(number)
-
-
-def arrow_schema_of(columns: dict[str, str]) -> pa.Schema:
-    """The columns of a file. Spark finds its own types in what is written beside the schema."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    spark: StructType = schema_of(columns)
-    schema = to_arrow_schema(
-        StructType([f for f in spark.fields if f.name != "json"]), timezone="UTC"
-    )
-    variant = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
-    schema = schema.insert(spark.names.index("json"), pa.field("json", variant))
-    return schema.with_metadata({"org.apache.spark.sql.parquet.row.metadata": spark.json()})
-
-
-def conformed(table: Any, schema: pa.Schema, columns: dict[str, str]) -> Any:
-    """A table with exactly these columns; attributes that became columns later are filled in."""
-    import pyarrow.compute as pc
-
-    found = []
-    for wanted in schema:
-        if wanted.name not in table.column_names:
-            empty = pa.nulls(table.num_rows, wanted.type)
-            if wanted.name in columns:
-                empty = _looked_up(table.column("attributes"), wanted, columns[wanted.name])
-            found.append(empty)
-            continue
-        column = table.column(wanted.name)
-        if wanted.name == "json":  # whatever stands around the two parts
-            column = column.combine_chunks()
-            column = getattr(column, "storage", column)
-            parts = [pc.struct_field(column, "value"), pc.struct_field(column, "metadata")]
-            column = pa.StructArray.from_arrays(
-                parts, fields=list(wanted.type), mask=column.is_null()
-            )
-        found.append(column.cast(wanted.type))
-    return pa.Table.from_arrays(found, schema=schema)
-
-
-def _looked_up(attributes: Any, wanted: pa.Field, kind: str) -> Any:
-    """An attribute as a column."""
-    import pyarrow.compute as pc
-
-    fields = {"boolean": "bool", "bigint": "int", "double": "float", "string": "string",
-              "binary": "bytes", "timestamp": "timestamp_us"}  # fmt: skip
-    entry = pc.map_lookup(attributes, wanted.name, "first")
-    value = pc.struct_field(entry, fields[kind])
-    if kind == "double":  # takes ints, too, as the source does
-        value = pc.coalesce(value, pc.struct_field(entry, "int").cast(pa.float64(), safe=False))
-    return value.cast(wanted.type)
-
-
-# -------------------------------------------------------------------------------- by Spark
-
-
-def _by_spark(archive: Archive, orders: list[Order]) -> Iterator[tuple[str, int, int]]:
-    """The same where only Spark can write: a job for each file."""
+def _by_spark(archive: Archive, orders: list[Order]) -> Iterator[list[File]]:
+    """The same where only Spark can write."""
     with writing(archive.spark):
         for order in orders:
             yield _one_by_spark(archive, order)
 
 
-def _one_by_spark(archive: Archive, order: Order) -> tuple[str, int, int]:
+def _one_by_spark(archive: Archive, order: Order) -> list[File]:
     store, spark = archive.store, archive.spark
     paths = [store.path(name) for name in order.sources]
-    folder = f"{STAGED}/{uuid.uuid4().hex}"
+    folder = f"{STAGED}/{order.name}"
     options = {
         "compression": "zstd",
         "parquet.bloom.filter.enabled#id": "true",
-        "parquet.bloom.filter.expected.ndv#id": str(order.rows),
+        "parquet.bloom.filter.expected.ndv#id": str(max(place.rows for place in order.places)),
     }
-    frame = spark.read.schema(archive.schema).parquet(*paths).repartition(1)
-    frame = frame.sortWithinPartitions("journal", "stream", "sequence")
-    frame.write.options(**options).parquet(store.path(folder))
-    rows = spark.read.schema("sequence bigint").parquet(store.path(folder)).count()
-    (made,) = [entry for entry in store.list(folder) if entry.name.endswith(".parquet")]
-    store.move(f"{folder}/{made.name}", order.target)
+    frame = spark.read.schema(archive.schema).parquet(*paths)
+    frame = frame.select("*", area_of(order.levels), day_of()).repartition(1)
+    frame = frame.sortWithinPartitions(AREA, DAY, "journal", "stream", "sequence")
+    frame.write.options(**options).partitionBy(AREA, DAY).parquet(store.path(folder))
+    made = described(spark, store, folder, order.levels)
+    for number, file in enumerate(made):
+        (place,) = file.held
+        file.area, file.day, file.places = place.area, place.day, []
+        hidden = f"{place_of(place.area, place.day)}/.{order.name}-{number}.parquet"
+        store.move(file.path, hidden)
+        file.path = hidden
     store.remove(folder)
-    return order.target, rows, made.size
+    return made
 
 
 # ------------------------------------------------------------------------------- retention
@@ -309,12 +211,14 @@ def expire(archive: Archive, keep_days: int, today: date | None = None) -> Compa
     """Remove the days that are older than so many days."""
     if keep_days < 1:
         raise LocalError("bad-configuration", f"an archive keeps 1 day at least, not {keep_days}")
-    archive.recover()
     now = today or datetime.now(UTC).date()
     oldest = (now - timedelta(days=keep_days)).isoformat()
-    old = [file for file in archive.state.files if file.day < oldest]
+    if any(_is_old(f, oldest, any) and not _is_old(f, oldest, all) for f in archive.state.files):
+        compact(archive)  # staged files may have rows of several days
+    archive.recover()
+    old = [file for file in archive.state.files if _is_old(file, oldest, all)]
     done = Compacted(expired_rows=sum(file.rows for file in old))
-    done.expired_days = sorted({file.day for file in old})
+    done.expired_days = sorted({place.day for file in old for place in file.held})
     if not old:
         return done
     state = archive.state.changed()
@@ -329,3 +233,7 @@ def expire(archive: Archive, keep_days: int, today: date | None = None) -> Compa
     archive.manifest.commit(state, "expired")
     archive.manifest.settle()
     return done
+
+
+def _is_old(file: File, oldest: str, which: Callable[[Iterable[bool]], bool]) -> bool:
+    return which(place.day < oldest for place in file.held)

@@ -9,6 +9,8 @@ Rules:
 - A stream of a journal is held from `low` to below `high`. Of what lies between, `lost` was gone
   before it could be archived, and `expired` was removed by retention; all else is in the files,
   once.
+- A file of `data/` is of one area and day. One that is staged has rows of several, as they came;
+  `places` says of which. Format 1 had staged files of one area and day, which are still read.
 - `settling` is what a change has still to do in the folders when it is known to the manifest: names
   to be given, files to be removed. It is done by whoever opens the archive next.
 """
@@ -23,7 +25,8 @@ import msgspec
 from regraft.errors import DiskError, LocalError
 from regraft.pipeline.store import Store
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, 2)
 FOLDER = "manifest"
 STAGED = "staged"
 DATA = "data"
@@ -42,8 +45,16 @@ class Part(msgspec.Struct):
     high: int  # the sequence behind the last
 
 
+class Place(msgspec.Struct, frozen=True):
+    """How many rows of a file are of one area and day."""
+
+    area: str
+    day: str
+    rows: int
+
+
 class File(msgspec.Struct):
-    """A Parquet file, all of whose rows are of one area and day."""
+    """A Parquet file, all of whose rows are of one area and day, or which says what they are of."""
 
     path: str
     area: str
@@ -53,6 +64,12 @@ class File(msgspec.Struct):
     first_us: int
     last_us: int
     parts: list[Part]
+    places: list[Place] = []  # if there may be several
+
+    @property
+    def held(self) -> list[Place]:
+        """The areas and days of its rows."""
+        return self.places or [Place(self.area, self.day, self.rows)]
 
     @property
     def is_staged(self) -> bool:
@@ -116,6 +133,16 @@ class State(msgspec.Struct):
         """All rows."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def areas(self) -> set[str]:
+        """All areas."""
+        return {place.area for file in self.files for place in file.held}
+
+    @property
+    def days(self) -> set[str]:
+        """All days."""
+        return {place.day for file in self.files for place in file.held}
+
     def changed(self) -> State:
         """A copy that may be changed."""
         return msgspec.json.decode(msgspec.json.encode(self), type=State)
@@ -171,15 +198,17 @@ class Manifest:
             raise DiskError(
                 "data-folder-damaged", f"{self.store.path(name)} is damaged: {error}"
             ) from None
-        if state.format != FORMAT:
+        if state.format not in READ:
             raise DiskError(
                 "data-folder-version",
-                f"{self.store.root} has format {state.format}, and this Regraft writes {FORMAT}",
+                f"{self.store.root} has format {state.format}, and this Regraft knows "
+                f"{READ[0]} to {READ[-1]}",
             )
         return state
 
     def commit(self, state: State, what: str) -> None:
         """Make a state the next version; LocalError if somebody else was faster."""
+        state.format = FORMAT
         state.version = self.state.version + 1
         state.at = time.time()
         state.what = what

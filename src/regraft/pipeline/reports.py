@@ -23,18 +23,19 @@ LINES = 7
 
 def archive_report(title: str, state: State, summary: dict[str, Any]) -> Report:
     """Messages and bytes of an archive by day."""
-    days = sorted({file.day for file in state.files})
+    days = sorted(state.days)
     areas: dict[str, int] = {}
-    for file in state.files:
-        areas[file.area] = areas.get(file.area, 0) + file.rows
+    places = [(file, place) for file in state.files for place in file.held]
+    for _, place in places:
+        areas[place.area] = areas.get(place.area, 0) + place.rows
     largest = sorted(areas, key=lambda area: -areas[area])[:AREAS_SHOWN]
     rows = {area: [0.0] * len(days) for area in largest}
     sizes = [0.0] * len(days)
-    for file in state.files:
-        at = days.index(file.day)
-        name = file.area if file.area in rows else "all others"
-        rows.setdefault(name, [0.0] * len(days))[at] += file.rows
-        sizes[at] += file.size / 1e6
+    for file, place in places:
+        at = days.index(place.day)
+        name = place.area if place.area in rows else "all others"
+        rows.setdefault(name, [0.0] * len(days))[at] += place.rows
+        sizes[at] += file.size * place.rows / file.rows / 1e6
     streams = [
         {"stream": held.stream, "from": held.low, "to": held.high - 1, "rows": held.rows,
          "lost": sum(b - a for a, b in held.lost), "expired": held.expired}

@@ -41,7 +41,8 @@ class Slice:
         return [
             file
             for file in archive.files(self.since_us, self.until_us)
-            if not patterns or any(may_hold(pattern, file.area) for pattern in patterns)
+            if not patterns
+            or any(may_hold(one, place.area) for one in patterns for place in file.held)
         ]
 
     def frame(self, archive: Archive) -> DataFrame:
