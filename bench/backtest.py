@@ -36,7 +36,7 @@ from regraft.model.selector import Selector
 from regraft.pipeline import session
 from regraft.pipeline.archive import Archive
 from regraft.pipeline.backtest import Matcher, Result, Work, backtest
-from regraft.pipeline.compaction import arrow_schema_of
+from regraft.pipeline.dividing import arrow_schema_of
 from regraft.pipeline.manifest import File, Held, Part
 from regraft.pipeline.rows import untyped
 

@@ -23,8 +23,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -125,6 +127,17 @@ class Done:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Batch:
+    """A range of sequences of each stream, and the folder in which it is staged."""
+
+    journal: str
+    low: dict[str, int]
+    high: dict[str, int]
+    url: str | None
+    folder: str
+
+
 class Archive:
     """An archive, open for one writer, or for readers."""
 
@@ -211,7 +224,8 @@ class Archive:
     ) -> Done:
         """Archive what the node has and the archive has not; `subscribe` are names, or all.
 
-        It does so batch by batch, `most` of them if that is not 0.
+        It does so batch by batch, `most` of them if that is not 0. While one is looked at, the
+        next is being written.
         """
         if batch_rows < 1:
             raise LocalError("bad-configuration", "a batch has 1 message at least")
@@ -228,24 +242,27 @@ class Archive:
         done = Done()
         progress = Progress("archive", say=say)
         progress.total = sum(self._ahead(known).values())
-        while not most or done.batches < most:
-            low = self._low(known, allow_loss, done)
-            ahead = share({s: known.next[s] - low[s] for s in low}, batch_rows)
-            if not sum(ahead.values()):
-                break
-            high = {stream: low[stream] + ahead[stream] for stream in low}
-            try:
-                rows = self._batch(known, low, high, url, done)
-            except Exception:
-                # What was there when it was asked about may be gone by now: then that is told.
-                now = table.known()
-                gone = [s for s in low if ahead[s] and now.first.get(s, 0) > low[s]]
-                if now.journal != known.journal or not gone:
-                    raise
-                later = {s: min(now.first[s], known.next[s]) for s in gone}
-                known = replace(known, first=known.first | later)
-                continue
-            progress.step(rows)
+        with ThreadPoolExecutor(1) as pool:
+            written: Batch | None = None
+            while True:
+                low = written.high if written else self._low(known, allow_loss, done)
+                batch = self._next(known, low, batch_rows, url)
+                if batch and most and done.batches + (written is not None) >= most:
+                    batch = None
+                begun = pool.submit(self._write, batch) if batch else None
+                if written:
+                    progress.step(self._commit(written, done))
+                    written = None
+                if not batch or not begun:
+                    break
+                try:
+                    begun.result()
+                    written = batch
+                except Exception:
+                    later = _later(known, table.known(), batch)
+                    if later is None:
+                        raise
+                    known = later
         done.seconds = progress.seconds
         return done
 
@@ -282,21 +299,27 @@ class Archive:
             found[stream] = first
         return found
 
-    def _batch(
-        self,
-        known: Known,
-        low: dict[str, int],
-        high: dict[str, int],
-        url: str | None,
-        done: Done,
-    ) -> int:
-        """Write a batch, look at what was written, and put it into the manifest."""
-        folder = f"{STAGED}/{self.state.version + 1:010d}-{uuid.uuid4().hex[:8]}"
-        frame = self._arranged(self._source(known, low, high, url), known.journal)
+    def _next(
+        self, known: Known, low: dict[str, int], batch_rows: int, url: str | None
+    ) -> Batch | None:
+        """The batch that begins here; None if there is nothing more."""
+        ahead = share({stream: known.next[stream] - low[stream] for stream in low}, batch_rows)
+        if not sum(ahead.values()):
+            return None
+        high = {stream: low[stream] + ahead[stream] for stream in low}
+        name = f"{self.state.version + 1:010d}-{uuid.uuid4().hex[:8]}"
+        return Batch(known.journal, low, high, url, f"{STAGED}/{name}")
+
+    def _write(self, batch: Batch) -> None:
+        """Write a batch; for the manifest it is not there yet."""
+        frame = self._arranged(self._source(batch), batch.journal)
         with writing(self.spark):
-            frame.write.options(**STAGING).parquet(self.store.path(folder))
-        files = described(self.spark, self.store, folder, self.state.levels)
-        _check(files, low, high)
+            frame.write.options(**STAGING).parquet(self.store.path(batch.folder))
+
+    def _commit(self, batch: Batch, done: Done) -> int:
+        """Look at what was written, and put it into the manifest; how many rows."""
+        files = described(self.spark, self.store, batch.folder, self.state.levels)
+        _check(files, batch.low, batch.high)
         state = self.state.changed()
         compacted = set(state.compacted_days)
         late = sum(place.rows for f in files for place in f.held if place.day in compacted)
@@ -311,12 +334,12 @@ class Archive:
                 f"the topics have {areas} beginnings of {state.levels} levels, and an archive "
                 f"has {AREAS_MAX} at most: begin another one with fewer --levels",
             )
-        for stream, start in low.items():
-            held = state.held(known.journal, stream)
+        for stream, start in batch.low.items():
+            held = state.held(batch.journal, stream)
             if held is None:
-                state.streams.append(Held(known.journal, stream, start, high[stream]))
+                state.streams.append(Held(batch.journal, stream, start, batch.high[stream]))
             else:
-                held.high = high[stream]
+                held.high = batch.high[stream]
         self.manifest.commit(state, "archived")
         rows = sum(file.rows for file in files)
         done.rows += rows
@@ -326,17 +349,15 @@ class Archive:
         done.size += sum(file.size for file in files)
         return rows
 
-    def _source(
-        self, known: Known, low: dict[str, int], high: dict[str, int], url: str | None
-    ) -> DataFrame:
+    def _source(self, batch: Batch) -> DataFrame:
         names = [name for name in self.schema.names if name not in ("journal", "json")]
         schema = StructType([self.schema[name] for name in names])
-        some = [stream for stream in low if high[stream] > low[stream]]
+        some = [stream for stream in batch.low if batch.high[stream] > batch.low[stream]]
         reader = self.spark.read.format("regraft").option("subscribe", ",".join(some))
-        if url:
-            reader = reader.option("url", url)
-        for option, ends in (("startingOffsets", low), ("endingOffsets", high)):
-            text = json.dumps(offset(known.journal, {stream: ends[stream] for stream in some}))
+        if batch.url:
+            reader = reader.option("url", batch.url)
+        for option, ends in (("startingOffsets", batch.low), ("endingOffsets", batch.high)):
+            text = json.dumps(offset(batch.journal, {stream: ends[stream] for stream in some}))
             reader = reader.option(option, text)
         parts = self.spark.sparkContext.defaultParallelism
         return reader.option("minPartitions", str(parts)).schema(schema).load()
@@ -355,6 +376,15 @@ class Archive:
                     F.expr(exact).alias("body") if name == "body" else F.col(f"`{name}`")
                 )
         return parsed.select(*columns)
+
+
+def _later(known: Known, now: Known, batch: Batch) -> Known | None:
+    """What was there when it was asked about may be gone by now; None if it is still there."""
+    gone = [s for s in batch.low
+            if batch.high[s] > batch.low[s] and now.first.get(s, 0) > batch.low[s]]  # fmt: skip
+    if now.journal != known.journal or not gone:
+        return None
+    return replace(known, first=known.first | {s: min(now.first[s], known.next[s]) for s in gone})
 
 
 @contextmanager
@@ -380,8 +410,8 @@ def described(spark: SparkSession, store: Store, folder: str, levels: int) -> li
             F.col("_metadata.file_size").alias("size"),
             "journal",
             "stream",
-            area_of(levels),
-            day_of(),
+            F.substring_index("topic", "/", levels).alias(AREA),
+            F.expr(f"unix_micros(timestamp) div {DAY_US}").alias(DAY),  # as a number: faster
         )
         .agg(
             F.count("*").alias("rows"),
@@ -404,7 +434,8 @@ def _file(path: str, rows: list[Any]) -> File:
     """A file of which one knows what is in it of each stream, area and day."""
     places: dict[tuple[str, str], int] = {}
     for row in rows:
-        places[row.area, row.day] = places.get((row.area, row.day), 0) + row.rows
+        key = (row.area or "/", day_in(row.day))
+        places[key] = places.get(key, 0) + row.rows
     parts = [Part(row.journal, row.stream, row.rows, row.low, row.high) for row in rows]
     return File(
         path, "", "", sum(row.rows for row in rows), rows[0]["size"],
@@ -432,6 +463,11 @@ def area_of(levels: int) -> Any:
     """The beginning of a topic."""
     begun = F.substring_index("topic", "/", levels)
     return F.when(begun == "", F.lit("/")).otherwise(begun).alias(AREA)
+
+
+def day_in(days: int) -> str:
+    """The day that is so many days after the first of 1970."""
+    return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
 
 
 def day_of() -> Any:

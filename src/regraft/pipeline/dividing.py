@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -19,14 +18,13 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from regraft.pipeline.archive import DAY_US, schema_of
+from regraft.pipeline.archive import DAY_US, day_in, schema_of
 from regraft.pipeline.manifest import DATA, File, Part, Place, joined
 
 GROUP_ROWS = 250_000  # of a row group
 WAITING_BYTES = 256 << 20  # of columns that a task holds
 OPEN_FILES = 100  # of a task
 LEVEL = 3  # of zstd
-START = date(1970, 1, 1)
 Key = tuple[str, str]  # an area and a day
 
 
@@ -107,7 +105,7 @@ def divided(table: Any, levels: int) -> Iterator[tuple[Key, Any]]:
         day, area = divmod(key, len(areas))
         # A copy, since a part of a table would keep all of it in memory while it waits.
         some = table.take(order.slice(start, end - start)) if len(runs.values) > 1 else table
-        yield (areas[area], (START + timedelta(days=day)).isoformat()), some
+        yield (areas[area], day_in(day)), some
         start = end
 
 
