@@ -11,16 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
 
 import regraft
-from regraft.errors import LocalError
+from regraft.errors import DiskError, LocalError
 from regraft.model.message import Timestamp
 from regraft.pipeline import column
-from regraft.pipeline.archive import Archive, verify
+from regraft.pipeline.archive import Archive, described, verify, writing
+from regraft.pipeline.backtest import backtest
 from regraft.pipeline.compaction import compact, expire
 from regraft.pipeline.link import Link
 from regraft.pipeline.manifest import FOLDER
@@ -66,16 +69,26 @@ def node(tmp_path_factory: Any) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def made(spark: Any, node: Served, tmp_path_factory: Any) -> Path:
-    """An archive of the node, compacted."""
-    root = tmp_path_factory.mktemp("archived") / "with space"
+def staged(spark: Any, node: Served, tmp_path_factory: Any) -> Path:
+    """An archive of the node, of which all is staged."""
+    root = Path(tmp_path_factory.mktemp("staged") / "with space")
     archive = Archive.open(spark, str(root), make=True)
     lines: list[str] = []
     done = archive.take(node.url, batch_rows=COUNT // 2, say=lines.append)
     assert done.rows == COUNT + len(ODD) + 1 and done.batches == 3
     assert " left" in lines[0] and "(100 %)" in lines[-1]
     assert archive.take(node.url).rows == 0
+    assert done.files == len(archive.state.files) and not (root / "data").exists()
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(spark: Any, staged: Path, tmp_path_factory: Any) -> Path:
+    """The same, compacted."""
+    root = Path(shutil.copytree(staged, tmp_path_factory.mktemp("archived") / "with space"))
+    archive = Archive.open(spark, str(root))
     compact(archive)
+    assert not any(file.is_staged for file in archive.state.files)
     assert Archive.open(spark, str(root)).recover() == 0  # nothing was left undone
     return root
 
@@ -125,6 +138,107 @@ def test_spark_finds_it_by_selector_and_id(spark: Any, made: Path, node: Served)
     }  # fmt: skip
 
 
+ALL = COUNT + len(ODD) + 1
+
+
+def test_what_is_staged_is_found_too(spark: Any, staged: Path, node: Served) -> None:
+    archive = Archive.open(spark, str(staged))
+    assert archive.state.rows == ALL and len(archive.state.areas) == 3 + 5
+    assert all(file.is_staged for file in archive.state.files)
+    assert all(proof.well for proof in verify(archive))
+    frame = archive.frame()
+    journal = in_journal(node, "orders", "ticks")
+    one = journal[COUNT // 2]
+    (row,) = frame.where(f"id = {one['id']}").collect()
+    assert (row.sequence, row.topic, row.area) == (one["sequence"], one["topic"], one["topic"])
+    wanted = Slice(topics="orders/us", selector="price > 100")
+    assert 0 < len(wanted.files(archive)) < len(archive.state.files)
+    found = [row.sequence for row in wanted.frame(archive).select("sequence").collect()]
+    orders_us = [a["n"] + 1 for topic, _, a in orders(0, COUNT)
+                 if topic == "orders/us" and a["price"] > 100]  # fmt: skip
+    assert sorted(found) == orders_us
+    middle = Timestamp.from_datetime(one["timestamp"]).us
+    early, late = (len(archive.frame(None, *times).select("id").collect())
+                   for times in ((0, middle), (middle, 0)))  # fmt: skip
+    assert early + late == ALL and early and late
+    counts = backtest(archive, ["price > 100"], Slice(topics="orders/us"))
+    assert counts.matches(0) == len(orders_us)
+
+
+def test_archives_of_the_first_format(
+    spark: Any, staged: Path, node: Served, tmp_path: Path
+) -> None:
+    """Staged files were of one area and day, in folders of these."""
+    root = Path(shutil.copytree(staged, tmp_path / "archive"))
+    archive = Archive.open(spark, str(root))
+    folder = "staged/0000000099-00000000"
+    with writing(spark):
+        archive.frame().write.partitionBy("area", "day").parquet(str(root / folder))
+    state = archive.state.changed()
+    state.format, state.version = 1, archive.state.version + 1
+    state.files = described(spark, archive.store, folder, 2)
+    for file in state.files:
+        (place,) = file.held
+        file.area, file.day, file.places = place.area, place.day, []
+    old = msgspec.to_builtins(state)
+    for one in old["files"]:
+        del one["places"]
+    (root / FOLDER / f"{state.version:010d}.json").write_bytes(msgspec.json.encode(old))
+    archive = Archive.open(spark, str(root))
+    archive.recover()  # what no manifest names goes
+    assert [path.name for path in (root / "staged").iterdir()] == [folder.split("/")[1]]
+    assert len(archive.state.files) >= 3 + 5 and all(proof.well for proof in verify(archive))
+    assert Slice(topics="orders/us").frame(archive).count() == COUNT // 3
+    compact(archive)
+    assert all(proof.well for proof in verify(archive))
+    assert in_archive(root) == in_journal(node, "orders", "ticks")
+
+
+def test_retention_of_staged_files_with_several_days(
+    spark: Any, staged: Path, tmp_path: Path
+) -> None:
+    """Half of the rows become older; they go, and the others stay."""
+    root = Path(shutil.copytree(staged, tmp_path / "archive"))
+    archive = Archive.open(spark, str(root))
+    days = datetime.timedelta(days=10)
+    old = 0
+    for file in archive.state.files:
+        path = root / file.path
+        rows = pq.ParquetFile(path).read()
+        moments = [
+            at - days if n % 2 == 0 else at for n, at in enumerate(rows["timestamp"].to_pylist())
+        ]
+        at = rows.column_names.index("timestamp")
+        rows = rows.set_column(at, "timestamp", pa.array(moments, rows.schema.field(at).type))
+        pq.write_table(rows, path)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        old += -(-len(moments) // 2)
+    state = archive.state.changed()
+    state.files = described(spark, archive.store, "staged", 2)
+    archive.manifest.commit(state, "test")
+    today = datetime.datetime.now(datetime.UTC).date()
+    gone = expire(archive, 5, today)
+    assert gone.expired_rows == old and archive.state.rows == ALL - old
+    assert len(gone.expired_days) == 1 == len(archive.state.days)
+    assert all(proof.well for proof in verify(archive))
+    assert len(list((root / "data").rglob("*.parquet"))) == len(archive.state.files)
+    assert expire(archive, 5, today).expired_rows == 0
+
+
+def test_compaction_that_loses_something_is_told(spark: Any, staged: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(staged, tmp_path / "archive"))
+    archive = Archive.open(spark, str(root))
+    path = root / archive.state.files[0].path
+    pq.write_table(pq.ParquetFile(path).read().slice(1), path)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    version = archive.state.version
+    for by_rows in (False, True):
+        with pytest.raises(DiskError, match="nothing is changed"):
+            compact(archive, by_rows=by_rows)
+    assert Archive.open(spark, str(root)).state.version == version
+    assert not list((root / "data").rglob("[!.]*.parquet"))
+
+
 def test_late_data_columns_and_retention(spark: Any, root: Path, node: Served) -> None:
     """More comes for a day that was compacted; an attribute becomes a column; days go."""
     more = Served(root.parent / "other")
@@ -138,7 +252,7 @@ def test_late_data_columns_and_retention(spark: Any, root: Path, node: Served) -
         assert all(proof.well for proof in verify(archive))
         rows = archive.frame().groupBy("journal").agg({"price": "count", "*": "count"}).collect()
         assert sorted((row[1], row[2]) for row in rows) == [(0, COUNT + len(ODD) + 1), (40, 40)]
-        assert compact(archive, everything=True).rows == COUNT + len(ODD) + 1 + 40
+        assert compact(archive, everything=True).rows == ALL + 40
         rows = archive.frame().groupBy("journal").agg({"price": "count"}).collect()
         assert sorted(row[1] for row in rows) == [40, COUNT]
         assert all(proof.well for proof in verify(archive))
@@ -151,7 +265,7 @@ def test_late_data_columns_and_retention(spark: Any, root: Path, node: Served) -
         today = datetime.datetime.now(datetime.UTC).date()
         assert expire(archive, 2, today).expired_rows == 0
         gone = expire(archive, 2, today + datetime.timedelta(days=3))
-        assert gone.expired_rows == COUNT + len(ODD) + 1 + 40
+        assert gone.expired_rows == ALL + 40
         assert all(proof.well for proof in verify(archive))
         assert not list((root / "data").rglob("*.parquet"))
         # What was removed does not come again; another test makes another stream.

@@ -17,9 +17,11 @@ from regraft.commands.pipeline_jobs import JOBS, moment, reason
 from regraft.errors import DiskError, LocalError
 from regraft.pipeline.archive import check_columns, schema_of
 from regraft.pipeline.backtest import pairs_of, read_selectors
-from regraft.pipeline.compaction import SMALL_FILES, arrow_schema_of, chosen, conformed
+from regraft.pipeline.compaction import SMALL_FILES, SPLIT_ROWS, chosen
+from regraft.pipeline.dividing import arrow_schema_of, conformed
 from regraft.pipeline.jobs import Progress, spell_bytes, spell_seconds
-from regraft.pipeline.manifest import File, Held, Manifest, Part, State, joined
+from regraft.pipeline.manifest import FORMAT, File, Held, Manifest, Part, Place, State, joined
+from regraft.pipeline.reports import archive_report
 from regraft.pipeline.sink import BatchSink
 from regraft.pipeline.slices import Slice, may_hold
 from regraft.pipeline.store import Entry, Store, whole
@@ -94,7 +96,7 @@ def test_a_damaged_or_newer_manifest_is_told(tmp_path: Path) -> None:
     path.write_text(text[:-5])
     with pytest.raises(DiskError, match="is damaged"):
         open_folder(tmp_path)
-    path.write_text(text.replace('"format":1', '"format":9'))
+    path.write_text(text.replace(f'"format":{FORMAT}', '"format":9'))
     with pytest.raises(DiskError, match="has format 9"):
         open_folder(tmp_path)
 
@@ -129,23 +131,67 @@ def test_what_is_held() -> None:
     assert State().held("j", "s") is None
 
 
+def paths(groups: list[list[File]]) -> list[list[str]]:
+    return [[one.path for one in group] for group in groups]
+
+
 def test_what_is_compacted() -> None:
-    staged = [file(f"staged/b{n}/a/d/f", low=10 * n + 1) for n in (2, 1)]
+    staged = [file(f"staged/b{n}/f", low=10 * n + 1, area=area) for n, area in ((2, "x"), (1, "y"))]
     large = file("data/a/d/large", 5_000_000)
-    groups = chosen([*staged, large])
-    assert [[one.path for one in group] for group in groups] == [
-        ["staged/b1/a/d/f", "staged/b2/a/d/f"]
-    ]
-    assert chosen([large]) == []
-    assert len(chosen([large], everything=True)) == 1
+    assert paths(chosen([*staged, large], 2)) == [["staged/b1/f", "staged/b2/f"]]
+    assert chosen([large], 2) == []
+    assert len(chosen([large], 2, everything=True)) == 1
     small = [file(f"data/a/d/{n}", low=100 * n) for n in range(SMALL_FILES)]
-    assert len(chosen([*small, *staged])[0]) == SMALL_FILES + 2  # many small ones are joined
-    assert chosen(small) == []  # but not for nothing
-    apart = [file("staged/b/1", area="x"), file("staged/b/2", area="y"),
-             file("staged/b/3", area="x", day="2026-11-17")]  # fmt: skip
-    assert len(chosen(apart)) == 3
-    huge = [file(f"staged/{n}/x/y", 6_000_000, low=n) for n in range(3)]
-    assert [len(group) for group in chosen(huge)] == [1, 1, 1]
+    assert chosen(small[1:], 2) == []
+    assert [len(group) for group in chosen([*small, *staged], 2)] == [2, SMALL_FILES]
+    apart = [file(f"data/{n}", area="xyz"[n // 4], low=n) for n in range(12)]
+    assert chosen(apart, 2) == []  # few in each place
+    assert [len(group) for group in chosen(apart, 2, everything=True)] == [4, 4, 4]
+    huge = [file(f"data/{n}", 6_000_000, low=n) for n in range(3)]
+    assert [len(group) for group in chosen(huge, 2, everything=True)] == [1, 1, 1]
+
+
+def test_how_tasks_share_what_is_staged() -> None:
+    staged = [file(f"staged/{n}", 500_000, low=n * 500_000) for n in range(20)]
+    for processors, counts in ((1, [10, 10]), (2, [10, 10]), (4, [5] * 4), (100, [2] * 10)):
+        groups = chosen(staged, processors)
+        assert [len(group) for group in groups] == counts
+        assert [one for group in groups for one in group] == staged  # all, in order
+    assert [len(group) for group in chosen(staged[:3], 8)] == [3]  # no task for little
+    one = file("staged/one", 3 * SPLIT_ROWS)
+    assert chosen([one], 2) == [[one]]
+
+
+def test_files_of_several_areas_and_days(tmp_path: Path) -> None:
+    mixed = file("staged/b/f", 10, area="", day="")
+    mixed.places = [Place("a/x", "2026-11-15", 4), Place("b/y", "2026-11-16", 6)]
+    state = State(files=[mixed, file("data/f", 5, area="a/x")])
+    assert state.areas == {"a/x", "b/y"} and state.days == {"2026-11-15", "2026-11-16"}
+    report = archive_report("x", state, {})
+    assert report.charts[0].rows == {"a/x": [4.0, 5.0], "b/y": [0.0, 6.0]}
+    (sizes,) = report.charts[1].rows.values()
+    assert sizes == pytest.approx([0.4e-4, 1.6e-4])
+    manifest = open_folder(tmp_path, make=True)
+    manifest.commit(state, "test")
+    assert open_folder(tmp_path).state.files == state.files
+
+
+def test_an_archive_of_the_first_format(tmp_path: Path) -> None:
+    """Staged files were of one area and day then."""
+    (tmp_path / "manifest").mkdir()
+    (tmp_path / "manifest" / "0000000007.json").write_text(
+        """{"format":1,"version":7,"levels":2,"columns":{},"streams":[{"journal":"j","stream":"s",
+        "low":1,"high":11,"lost":[],"expired":0}],"files":[{"path":
+        "staged/0000000007-ab/area=a%2Fx/day=2026-11-16/f.parquet","area":"a/x","day":"2026-11-16",
+        "rows":10,"size":100,"first_us":5,"last_us":6,"parts":[{"journal":"j","stream":"s",
+        "rows":10,"low":1,"high":11}]}],"settling":{"move":[],"remove":[]},"compacted_days":[],
+        "late_rows":0,"at":1.0,"what":"archived"}"""
+    )
+    manifest = open_folder(tmp_path)
+    (one,) = manifest.state.files
+    assert one.is_staged and one.held == [Place("a/x", "2026-11-16", 10)]
+    manifest.commit(manifest.state.changed(), "test")
+    assert open_folder(tmp_path).state.format == FORMAT
 
 
 def test_columns_that_come_later_are_filled_in() -> None:
