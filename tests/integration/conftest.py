@@ -23,7 +23,6 @@ SETTINGS = {
     "spark.sql.warehouse.dir": "build/spark-warehouse",  # never made, as no table is
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # building columns is faster without
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
 
 
@@ -53,12 +52,15 @@ def spark() -> Iterator[Any]:
         if os.environ.get("CI") == "true" or os.environ.get("REGRAFT_REQUIRE_FAULTS") == "1":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
+    from spark.quick_java import java_options
+
     from regraft.pipeline import session
 
+    java = {"spark.driver.extraJavaOptions": java_options()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.delenv("SPARK_HOME", raising=False)
-        made = session("tests", "local[2]", SETTINGS)
+        made = session("tests", "local[2]", SETTINGS | java)
         yield made
         made.stop()

@@ -10,12 +10,13 @@ import sys
 from regraft.pipeline import session
 from regraft.pipeline.archive import Archive
 from regraft.pipeline.compaction import compact
+from spark.quick_java import java_options
 
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": java_options(),
 }
 
 

@@ -12,6 +12,7 @@ import sys
 from pyspark.sql import functions as F
 
 from regraft.pipeline import session
+from spark.quick_java import java_options
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -20,8 +21,8 @@ SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": java_options(),
+    "spark.executor.extraJavaOptions": java_options(),
 }
 
 

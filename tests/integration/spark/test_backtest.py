@@ -25,13 +25,14 @@ from regraft.pipeline.rows import typed
 from regraft.pipeline.sink import _MAP
 from regraft.pipeline.slices import Slice
 from spark.archives import in_journal
+from spark.quick_java import java_options
 from spark.serving import Served, orders
 
 pytestmark = pytest.mark.xdist_group("backtest")  # one worker makes the archive
 COUNT = 900
 ALL = COUNT + 3
 RUN_S = 300.0
-SOON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # Java starts faster
+COMMANDS = Path(__file__).with_name("commands_job.py")
 SELECTORS = [
     "price > 100",
     "price > 100 AND symbol = 'S1'",
@@ -143,31 +144,46 @@ def test_wrong_input_is_told(spark: Any, root: Path) -> None:
         Slice(selector="price >")
 
 
-def test_the_commands(root: Path, node: Served, tmp_path: Path) -> None:
+def regraft(place: Path, *commands: list[str]) -> list[tuple[int, str, str]]:
+    """What the shell says: exit codes, output, and errors. One process runs all, and Java once."""
+    conf = ["--master", "local[2]", "--conf", f"spark.driver.extraJavaOptions={java_options()}"]
+    (place / "commands").write_text(json.dumps([["pipeline", *one, *conf] for one in commands]))
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    job = [sys.executable, str(COMMANDS), str(place)]
+    ran = subprocess.run(job, env=environ, capture_output=True, text=True, timeout=RUN_S)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return [
+        (code, *((place / f"{n}.{kind}").read_text() for kind in ("out", "err")))
+        for n, code in enumerate(json.loads(ran.stdout.splitlines()[-1]))
+    ]
+
+
+def test_the_commands(node: Served, tmp_path: Path) -> None:
     """As a user runs them: all of them, on one archive, and their exit codes."""
     history = str(tmp_path / "history")
-
-    def regraft(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "regraft", "pipeline", *arguments, "--master", "local[2]"]
-        command += ["--conf", f"spark.driver.extraJavaOptions={SOON}"]
-        environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=RUN_S)
-
-    first = regraft("archive", history, "-u", node.url, "--column", "price=double", "--json")
-    assert first.returncode == 0, first.stderr[-2000:]
-    assert json.loads(first.stdout)["archived now"] == ALL
-    assert f"archive: {ALL} of {ALL} messages (100 %)" in first.stderr
     (tmp_path / "selectors.txt").write_text("-- mine\n" + "\n".join(SELECTORS) + "\n")
     report = tmp_path / "out"
-    said = regraft(
-        "backtest", history, "-f", str(tmp_path / "selectors.txt"), "--report", str(report)
+    archived, tested, verified, wrong = regraft(
+        tmp_path,
+        ["archive", history, "-u", node.url, "--column", "price=double", "--json"],
+        ["backtest", history, "-f", str(tmp_path / "selectors.txt"), "--report", str(report)],
+        ["verify", history, "--json"],
+        ["verify", str(tmp_path)],
     )
-    assert said.returncode == 0, said.stderr[-2000:]
-    assert "Never matching: 1\n  nothing = 1" in said.stdout
+    code, out, err = archived
+    assert code == 0, err[-2000:]
+    assert json.loads(out)["archived now"] == ALL
+    assert f"archive: {ALL} of {ALL} messages (100 %)" in err
+    code, out, err = tested
+    assert code == 0, err[-2000:]
+    assert "Never matching: 1\n  nothing = 1" in out
     table = pq.read_table(report / "selectors.parquet")
     assert table["matches"].to_pylist() == reference(node, SELECTORS)
     assert (report / "over-time.png").read_bytes()[:4] == b"\x89PNG"
     assert "Most expensive" in (report / "report.html").read_text()
-    wrong = regraft("verify", str(tmp_path))
-    assert wrong.returncode == 2
-    assert "is no archive" in wrong.stderr and "Traceback" not in wrong.stderr
+    code, out, err = verified
+    assert code == 0, err[-2000:]
+    assert sum(one["rows"] for one in json.loads(out)) == ALL
+    code, _, err = wrong
+    assert code == 2
+    assert "is no archive" in err and "Traceback" not in err

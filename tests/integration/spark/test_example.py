@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark.quick_java import java_options
 from spark.serving import Served, orders
 
 pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
@@ -44,7 +45,7 @@ def rows(node: Served) -> int:
 
 def test_the_example_runs_and_goes_on_where_it_was(node: Served, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regraft", "pipeline", "run", "--master", "local[2]"]
-    quick = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    quick = f"spark.driver.extraJavaOptions={java_options()}"
     command += ["--conf", "spark.ui.enabled=false", "--conf", quick]
     command += [str(EXAMPLES / "ticker_pipeline.py")]
     command += ["--url", node.url, "--checkpoint", str(tmp_path / "checkpoint"), "--publish", "600"]

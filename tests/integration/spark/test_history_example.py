@@ -17,6 +17,7 @@ pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
 
 import pyspark
 
+from spark.quick_java import java_options
 from spark.serving import Served
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -75,7 +76,7 @@ def test_bronze_silver_gold(node: Served, tmp_path: Path) -> None:
             "PYTHONPATH": os.pathsep.join(sys.path), "REGRAFT_URL": node.url,
             "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # it starts faster
+            "JAVA_TOOL_OPTIONS": java_options(),
         }  # fmt: skip
         said = subprocess.run(command, env=environ, cwd=project, capture_output=True, text=True,
                               timeout=RUN_S)  # fmt: skip
