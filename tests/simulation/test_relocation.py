@@ -387,3 +387,100 @@ def test_a_transaction_comes_as_a_whole_whatever_was_settled_of_it(bug: str) -> 
     moved.settle(1)
     few.world.advance(1000)
     assert few.waiting(0, "box") == 0 and few.waiting(1, "box") == 0
+
+
+def test_what_a_prepared_transaction_settles_does_not_move_before_it_is_decided() -> None:
+    few = Few(2)
+    reader = attach(few, 0)
+    publish(few, 1, 0, 3)
+    few.world.advance(500)
+    settle = native.Settle(1, (1, 1))
+    reader.pipe.send(native.encode(native.Transact(1, settle=(settle,))))
+    reader.pipe.send(native.encode(native.Decide(1, "bank", native.Decision.PREPARE, 1)))
+    few.world.advance(300)
+    asker = attach(few, 1, move=True)
+    assert errors(asker) == ["in-doubt"] and row(few, 1) == {}
+    decide = native.Decide(0, "bank", native.Decision.COMMIT)
+    reader.pipe.send(native.encode(decide))
+    few.world.advance(500)
+    leave(few, reader)
+    assert read(few, 1, move=True) == bodies(1, 3)
+
+
+def test_members_of_a_queue_are_all_told_and_what_they_held_counts_once() -> None:
+    few = Few(2)
+    options = json.dumps({"shared": True, "max_deliveries": 2}).encode()
+    one, other = attach(few, 0, options=options), attach(few, 0, options=options)
+    publish(few, 1, 0, 10)
+    few.world.advance(500)
+    assert len(one.got) + len(other.got) == 10 and one.got and other.got
+    third = attach(few, 1, move=True, existing=True)
+    assert errors(one) == errors(other) == ["mailbox-moved"]
+    assert sorted(third.bodies) == bodies(0, 10) and {one.attempts for one in third.got} == {1}
+    assert row(few, 1)["options"]["max_deliveries"] == 2
+    with_mailbox(few, 0, move=True, existing=True)  # for each it was the last attempt
+    few.world.advance(2000)
+    assert row(few, 1, "dead-letters")["waiting"] == 10
+    assert read(few, 0, existing=True) == []
+
+
+def test_a_full_mailbox_gets_the_rest_when_there_is_room() -> None:
+    few = Few(2)
+    options = json.dumps({"quota_messages": 10}).encode()
+    with_mailbox(few, 0, options=options)
+    publish(few, 1, 0, 10)
+    few.world.advance(500)
+    with_mailbox(few, 1, move=True)
+    publish(few, 0, 10, 15)  # there is room at the old home
+    few.world.advance(500)
+    assert few.waiting(1, "box") + few.waiting(0, "box") == 15 and few.waiting(0, "box") > 0
+    got = read(few, 1)
+    few.world.advance(10_000)
+    assert got + read(few, 1) == bodies(0, 15) and few.waiting(0, "box") == 0
+
+
+@pytest.mark.parametrize("policy", ["refuse", "drop"])
+def test_what_waits_for_a_new_home_that_is_away_is_bounded(policy: str) -> None:
+    few = Few(2, replace(LIMITS, home_s=20), when_away=policy)
+    with_mailbox(few, 0)
+    with_mailbox(few, 1, move=True)
+    few.kill(1)
+    few.world.advance(2000)
+    publish(few, 0, 0, 10)
+    few.world.advance(15_000)
+    assert any("has confirmed nothing for" in text for text in few.notes)
+    few.world.advance(10_000)
+    guest = few.guest(0, "late")
+    guest.publish(letter("a/x", b"10"))
+    few.world.advance(500)
+    refused = [one.name for one in guest.controls if isinstance(one, native.Error)]
+    assert refused == (["mailbox-full"] if policy == "refuse" else [])
+    assert (few.waiting(0, "box") < 10) == (policy == "drop")
+    few.start(1, 12_000)
+    wanted = bodies(0, 10) if policy == "refuse" else [b"10"]
+    assert read(few, 1)[-len(wanted) :] == wanted
+
+
+def test_if_a_node_between_is_gone_for_good_what_it_had_not_taken_has_another_name() -> None:
+    few = Few(3)
+    with_mailbox(few, 0)
+    with_mailbox(few, 1, move=True)
+    with_mailbox(few, 0, move=True)
+    few.kill(1)
+    few.world.advance(2000)
+    publish(few, 2, 0, 3)
+    few.world.advance(1000)
+    admin = few.reader(0, "admin")
+    admin.command("custody-forget", home="node-1")
+    few.world.advance(1000)
+    admin.command("queue-list")
+    few.world.advance(500)
+    rows = json.loads([one for one in admin.controls if isinstance(one, peers.Done)][-1].json)
+    waiting = {one["name"]: one["waiting"] for one in rows["queues"]}
+    (other,) = waiting.keys() - {"box"}
+    assert waiting == {"box": 0, other: 3} and other.startswith("box-")
+    publish(few, 2, 3, 5)
+    few.world.advance(1000)
+    few.kill(0)
+    few.start(0)
+    assert read(few, 0) == bodies(3, 5) and row(few, 0, other)["waiting"] == 5

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,3 +118,30 @@ async def story(cluster: Cluster) -> None:
 def test_a_reader_gets_exactly_what_was_confirmed_wherever_it_goes(tmp_path: Path) -> None:
     with Cluster.on_loopback(tmp_path, 3) as cluster:
         asyncio.run(story(cluster))
+
+
+def regraft(cluster: Cluster, node: str, *words: str) -> str:
+    command = [sys.executable, "-m", "regraft", *words, "--url", cluster[node].url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def ready(cluster: Cluster) -> None:
+    await cluster.all_there()
+    await cluster.one_tree(within=PATIENCE_S)
+
+
+def test_in_the_shell(tmp_path: Path) -> None:
+    with Cluster.on_loopback(tmp_path, 2) as cluster:
+        asyncio.run(ready(cluster))
+        regraft(cluster, "n1", "sub", "t/x", "--durable", "box", "--count", "0")
+        for body in ("one", "two", "three"):
+            regraft(cluster, "n1", "pub", "t/x", body, "--persistent")
+        read = ("sub", "t/x", "--durable", "box", "--body", "--timeout", "20", "--count")
+        assert regraft(cluster, "n1", *read, "1") == "one\n"
+        assert regraft(cluster, "n2", *read, "1", "--move") == "two\n"
+        assert "to n2" in regraft(cluster, "n1", "queue", "list")
+        assert "box" in regraft(cluster, "n1", "custody", "list")
+        assert regraft(cluster, "n1", "queue", "move", "box") == "box comes from node n2\n"
+        assert regraft(cluster, "n1", *read, "1") == "three\n"
