@@ -234,7 +234,8 @@ def explain_row(row: Row) -> Iterator[str]:
     more = f": {row['text']}" if row.get("text") else ""
     mark = "gets it" if row["gets"] else "does not get it"
     head = f"{subject_text(row)} at node {row['at']} {mark}"
-    yield f"{head}: {reason_text(row['reason'])}{more}"
+    why = "" if row["reason"] == "delivered" else f": {reason_text(row['reason'])}"
+    yield f"{head}{why}{more}"
     for culprit in row.get("culprits", ()):
         values = ", ".join(f"{name} is {value}" for name, value in culprit["values"].items())
         yield f"  {culprit['part']} is {culprit['result']}{': ' + values if values else ''}"

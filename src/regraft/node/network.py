@@ -263,6 +263,9 @@ class Network:
             self.overlay.disconnected(c.key, now.ns)
         self.moving.ended(c.key, now)
         stays = self.moving.closed(c, now) or self.departure.closed(c, now)
+        if stays and self.advertising is not None and c.key in self.links:
+            self.advertising.left(c.key)  # who comes in its place must not wait for it
+            self._stirred = True
         if c.key in self.departure.ghosts and self.departure.ghosts[c.key].mine:
             self.overlay.stay(self._leave_ms, now.ns)
         return stays

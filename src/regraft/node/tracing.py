@@ -28,7 +28,7 @@ from regraft.model.rules import TYPE_TOPIC
 from regraft.model.topics import check_pattern
 from regraft.node.connection import OPEN, Connection
 from regraft.node.control import Control
-from regraft.node.deciding import Deciding, Row, described
+from regraft.node.deciding import Deciding, Row, Taken, described
 from regraft.node.event import Now
 from regraft.node.outflow import Outflow
 from regraft.node.replying import Replying, onward_ms
@@ -189,7 +189,7 @@ class Tracing:
             reached = not asked.unreached
             report |= {"reached": reached, "stopped": stops}
             taken = self.deciding.takers(c, asked.envelope, message, route)
-            wanted = self._link_rows(c, links, taken.links, bool(stops))
+            wanted = self._link_rows(c, links, taken, bool(stops))
             report["links"] = room.fit(wanted)
             onward = {
                 key: reached and row["goes"]
@@ -237,7 +237,7 @@ class Tracing:
         self,
         c: Connection,
         links: list[tuple[int, Connection]],
-        wants: dict[int, Filter],
+        taken: Taken,
         stopped: bool,
     ) -> list[Row]:
         """What goes to which neighbour, and why."""
@@ -245,14 +245,14 @@ class Tracing:
         for key, other in links:
             assert other.session is not None
             delivery = other.session.delivery
-            filter, outlet = wants.get(key), other.outlet
+            filter, outlet = taken.links.get(key), other.outlet
             reason = "forwarded"
             if other is c:
                 reason = "came-from"
             elif stopped:
                 reason = "stopped"
             elif filter is None:
-                reason = "no-interest"
+                reason = "own-filter" if key in taken.screened else "no-interest"
             elif outlet.muted:
                 reason = "link-muted"
             elif delivery.frozen:

@@ -12,14 +12,16 @@ Rules:
 - What is offered is *heeded* when every interest in it has come. A node answers each frame of
   offers with HEEDED once it has passed them on, all whom it told have answered, and the interests
   that follow were told. So an answer at the publisher's node means that all subscribers are known
-  there who were subscribed when it asked. A link that is lost has nothing to answer any more.
+  there who were subscribed when it asked. A link that is lost has nothing to answer any more, nor
+  has a neighbour that left, whose link stays until others are in its place.
 - Of what a neighbour offers one set is waited for at a time, and what comes meanwhile is another.
 - An answer concerns numbers: all that was offered up to one. So what was offered and heeded before
   is not asked for again, and an offer that another covers costs nobody anything.
 
 Bugs that tests plant: "overlap-as-cover", an interest passes only if an offer covers it;
 "offers-late", interests that were there before an offer are not told because of it; "unheeded",
-nobody waits for answers.
+nobody waits for answers; "brought-is-bound", an interest with a filter that an application brought
+passes only if an offer covers all the rest of it.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ class Gate:
         self.complete = False  # and whatever is wanted of that is known here
         self.step = 0  # at which that was so
         self._as_cover = "overlap-as-cover" in bugs
+        self._brought = "brought-is-bound" in bugs
         self._offers: dict[str, Counter[Filter]] = {}  # by the first level of the topic
 
     def add(self, filter: Filter) -> None:
@@ -97,7 +100,7 @@ class Gate:
         firsts = self._offers if first == WILD else (first, WILD)
         for name in firsts:
             for offer in self._offers.get(name, ()):
-                if self._as_cover:
+                if self._as_cover or (self._brought and filter.name):
                     if form_covers(_form(offer), _form(filter)):
                         return True
                 elif overlap(filter, offer):
@@ -126,6 +129,7 @@ class Advertising:
         interests.gated = True
         self._unheeded = "unheeded" in bugs
         self._heeded: dict[int, int] = {}  # by link, up to which number
+        self._left: set[int] = set()  # links that answer no more
         self._offered: dict[int, dict[int, Filter]] = {}  # by link, what it offers
         self._waiters: dict[int, Waiter] = {}
         self._last = 0
@@ -143,7 +147,13 @@ class Advertising:
     def lost(self, key: int, rid: bytes, planned: bool, now_ns: int) -> None:
         """It is no more: nothing more is to be expected from there."""
         self.offers.lost(key, rid, planned, now_ns)
+        self.left(key)
+        self._left.discard(key)
         del self._heeded[key], self._offered[key]
+
+    def left(self, key: int) -> None:
+        """A neighbour answers no more, though its link may stay for a while."""
+        self._left.add(key)
         self._next.pop(key, None)
         for id, waiter in list(self._waiters.items()):
             if waiter.key == key:
@@ -188,7 +198,7 @@ class Advertising:
         self._waiters[self._last] = waiter
         if not self._unheeded:
             for key in self._heeded:
-                if key != waiter.key:
+                if key != waiter.key and key not in self._left:
                     waiter.pending[key] = None
                     self.offers.say(key, Mark(self._last))
         self._look(self._last)
@@ -232,14 +242,17 @@ class Advertising:
         """What neighbours have to be told of offers now."""
         found = self.offers.announce(now_ns)
         for key, message in self.offers.said():
-            if type(message) is Mark and message.id in self._waiters:
-                waiter = self._waiters[message.id]
-                until = self.offers.last_number(key)
-                if until <= self._heeded[key]:
-                    del waiter.pending[key]
-                    self._look(message.id)
-                else:
-                    waiter.pending[key] = until
+            if type(message) is not Mark:
+                continue
+            waiter = self._waiters.get(message.id)
+            if waiter is None or key not in waiter.pending:
+                continue
+            until = self.offers.last_number(key)
+            if until <= self._heeded[key]:
+                del waiter.pending[key]
+                self._look(message.id)
+            else:
+                waiter.pending[key] = until
         return found
 
     @property

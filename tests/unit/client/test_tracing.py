@@ -8,6 +8,7 @@ import pytest
 
 import regraft
 from regraft import LocalError, RegraftError
+from regraft.client.traced import explain_row
 from regraft.limits import Limits
 from regraft.model.reasons import REASONS, reason_text
 from regraft.testing import Bus, virtual_time
@@ -320,3 +321,14 @@ async def test_a_filter_of_an_application_decides_and_is_named() -> None:
         ]
         (travelled,) = await asker.trace_subscription(client="one")
         assert travelled.row["filter"] == "multiple-for-traces"
+
+
+def test_nothing_is_said_twice_of_who_gets_it() -> None:
+    row = {"kind": "subscription", "subscription": 1, "at": "n", "pattern": "a", "gets": True}
+    assert list(explain_row({**row, "reason": "delivered"})) == [
+        "subscription 1 to a at node n gets it"
+    ]
+    slow = list(explain_row({**row, "reason": "waits"}))
+    assert slow == [
+        "subscription 1 to a at node n gets it: it is slow: this waits behind other messages for it"
+    ]
