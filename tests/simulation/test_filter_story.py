@@ -7,12 +7,11 @@ from itertools import combinations
 import pytest
 
 from regraft.simulate.__main__ import main
-from regraft.simulate.checkers import Complaint
 from regraft.simulate.filter_story import KNOWLEDGE, FilterStory, filter_plan
+from tests.simulation.telling import Teller, add, several
 
-SEEDS = range(200)
+SEEDS = range(80)
 FEW = 12
-AT_ONCE = 20  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
     "unknown-filter-drops": (2, 4, 12),
     "covers-reversed": (8, 16, 26),
@@ -20,13 +19,7 @@ SUSPECTS = {  # seeds that found it lately, which are tried first
 }
 
 
-def tell(seed: int, *bugs: str) -> list[Complaint]:
-    return FilterStory(filter_plan(seed), frozenset(bugs)).tell()
-
-
-def wrong(seeds: range) -> dict[int, list[Complaint]]:
-    told = {seed: tell(seed) for seed in seeds}
-    return {seed: found for seed, found in told.items() if found}
+TELLER = Teller(FilterStory, filter_plan)
 
 
 def test_a_few_stories_are_eventful_and_nothing_is_wrong() -> None:
@@ -35,8 +28,7 @@ def test_a_few_stories_are_eventful_and_nothing_is_wrong() -> None:
     for seed in SEEDS[:FEW]:
         story = FilterStory(filter_plan(seed))
         assert story.tell() == [], seed
-        for name, count in {**story.counts, **story.deliveries.counts}.items():
-            counts[name] = counts.get(name, 0) + count
+        add(counts, {**story.counts, **story.deliveries.counts})
         spared[story.knowledge] = spared.get(story.knowledge, 0) + story.spared
     assert counts["subscribe-band"] > 50 and counts["owed"] > 1000
     assert {"start", "kill", "leave", "keep", "unsubscribe"} <= counts.keys()
@@ -45,14 +37,14 @@ def test_a_few_stories_are_eventful_and_nothing_is_wrong() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", SEEDS[FEW::AT_ONCE])
-def test_nothing_is_wrong_with_the_stories(first: int) -> None:
-    assert wrong(range(first, min(first + AT_ONCE, len(SEEDS)))) == {}
+@pytest.mark.parametrize("seeds", several(SEEDS[FEW:]))
+def test_nothing_is_wrong_with_the_stories(seeds: range) -> None:
+    assert TELLER.wrong(seeds) == {}
 
 
 @pytest.mark.parametrize("bug", SUSPECTS)
 def test_a_planted_bug_is_seen(bug: str) -> None:
-    assert any(tell(seed, bug) for seed in (*SUSPECTS[bug], *SEEDS))
+    assert TELLER.sees(bug, (*SUSPECTS[bug], *SEEDS))
 
 
 def test_guests_see_the_same_whoever_knows_the_filters() -> None:
@@ -81,9 +73,7 @@ def test_guests_see_the_same_whoever_knows_the_filters() -> None:
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    one, other = (FilterStory(filter_plan(3)) for _ in range(2))
-    assert one.tell() == other.tell() == []
-    assert one.trace_hash == other.trace_hash
+    assert len(TELLER.hashes(3)) == 1
 
 
 def test_the_command_tells_such_stories(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,13 @@ import sys
 import pytest
 
 from regraft.simulate.__main__ import Networks, main, seeds_of
-from regraft.simulate.checkers import Complaint
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.plan import Act, Plan, churn_plan, make_plan
 from regraft.simulate.shrink import shrink
+from tests.simulation.telling import Teller, add, several
 
 SEEDS = range(400)
 FEW = 12
-AT_ONCE = 10  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
     "no-guard": (5, 10),
     "stale-acceptance": (11, 17),
@@ -26,29 +25,23 @@ SUSPECTS = {  # seeds that found it lately, which are tried first
 }
 
 
-def tell(seed: int, *bugs: str) -> list[Complaint]:
-    return NetworkStory(make_plan(seed), frozenset(bugs)).tell()
-
-
-def wrong(seeds: range) -> dict[int, list[Complaint]]:
-    told = {seed: tell(seed) for seed in seeds}
-    return {seed: found for seed, found in told.items() if found}
+TELLER = Teller(NetworkStory, make_plan)
 
 
 def test_nothing_is_wrong_with_a_few_stories() -> None:
-    assert wrong(SEEDS[:FEW]) == {}
+    assert TELLER.wrong(SEEDS[:FEW]) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", SEEDS[FEW::AT_ONCE])
-def test_nothing_is_wrong_with_the_stories(first: int) -> None:
-    assert wrong(range(first, min(first + AT_ONCE, len(SEEDS)))) == {}
+@pytest.mark.parametrize("seeds", several(SEEDS[FEW:]))
+def test_nothing_is_wrong_with_the_stories(seeds: range) -> None:
+    assert TELLER.wrong(seeds) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", SUSPECTS)
 def test_a_planted_bug_is_seen(bug: str) -> None:
-    assert any(tell(seed, bug) for seed in (*SUSPECTS[bug], *SEEDS))
+    assert TELLER.sees(bug, (*SUSPECTS[bug], *SEEDS))
 
 
 def test_the_stories_are_eventful() -> None:
@@ -84,8 +77,7 @@ def test_disks_are_eventful() -> None:
     for seed in range(20):
         story = NetworkStory(make_plan(seed, nodes=5, disks=True))
         assert story.tell() == []
-        for what, count in (story.disks.counts | story.counts).items():
-            happened[what] = happened.get(what, 0) + count
+        add(happened, story.disks.counts | story.counts)
     assert happened["confirmed"] > 500
     for why in ("journal-failed", "disk-full", "not-supported"):
         assert happened[f"refused: {why}"] > 1, why
@@ -127,7 +119,7 @@ def test_a_plan_is_shortened_to_what_matters() -> None:
 @pytest.mark.slow
 def test_a_failure_is_shortened_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     networks = Networks(bugs=frozenset({"no-guard"}), quiet=True, tries_max=100)
-    seed = next(seed for seed in (*SUSPECTS["no-guard"], *SEEDS) if tell(seed, "no-guard"))
+    seed = next(seed for seed in (*SUSPECTS["no-guard"], *SEEDS) if TELLER.tell(seed, "no-guard"))
     assert networks.tell(seed)
     printed = capsys.readouterr().out
     assert f"seed {seed}:" in printed and "acts are enough" in printed

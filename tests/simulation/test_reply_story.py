@@ -6,12 +6,12 @@ import pytest
 
 from regraft.simulate.__main__ import main
 from regraft.simulate.answers import Answers, Inquiry
-from regraft.simulate.checkers import Complaint
+from regraft.simulate.floors import ANY
 from regraft.simulate.reply_story import ReplyStory, reply_plan
+from tests.simulation.telling import Teller, add, several
 
-SEEDS = range(200)
+SEEDS = range(80)
 FEW = 10
-AT_ONCE = 10  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
     "dead-is-done": (55, 57, 58),
     "late-is-done": (56, 57, 58),
@@ -19,29 +19,23 @@ SUSPECTS = {  # seeds that found it lately, which are tried first
 }
 
 
-def tell(seed: int, *bugs: str) -> list[Complaint]:
-    return ReplyStory(reply_plan(seed), frozenset(bugs)).tell()
-
-
-def wrong(seeds: range) -> dict[int, list[Complaint]]:
-    told = {seed: tell(seed) for seed in seeds}
-    return {seed: found for seed, found in told.items() if found}
+TELLER = Teller(ReplyStory, reply_plan)
 
 
 def test_nothing_is_wrong_with_a_few_stories() -> None:
-    assert wrong(SEEDS[:FEW]) == {}
+    assert TELLER.wrong(SEEDS[:FEW]) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", SEEDS[FEW::AT_ONCE])
-def test_nothing_is_wrong_with_the_stories(first: int) -> None:
-    assert wrong(range(first, min(first + AT_ONCE, len(SEEDS)))) == {}
+@pytest.mark.parametrize("seeds", several(SEEDS[FEW:]))
+def test_nothing_is_wrong_with_the_stories(seeds: range) -> None:
+    assert TELLER.wrong(seeds) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", SUSPECTS)
 def test_a_planted_bug_is_seen(bug: str) -> None:
-    assert any(tell(seed, bug) for seed in (*SUSPECTS[bug], *SEEDS))
+    assert TELLER.sees(bug, (*SUSPECTS[bug], *SEEDS))
 
 
 def test_the_stories_are_eventful() -> None:
@@ -50,18 +44,15 @@ def test_the_stories_are_eventful() -> None:
     for seed in SEEDS[:FEW]:
         story = ReplyStory(reply_plan(seed))
         assert story.tell() == []
-        for of, what in ((counts, story.answers.counts), (acts, story.counts)):
-            for name, count in what.items():
-                of[name] = of.get(name, 0) + count
-    assert counts["asked"] > 60 and counts["replies"] > 100 and counts["noticed"] > 30
+        add(counts, {**story.answers.counts, **story.deliveries.counts})
+        add(acts, story.counts)
+    assert counts["asked"] > 60 and counts["replies"] > 100 and counts["seen"] > 30
     assert counts["complete"] > 20 and counts["incomplete"] > 10
-    assert {"come", "go", "move-to", "ask", "notice", "start", "kill"} <= acts.keys()
+    assert {"come", "depart", "move-to", "ask", "notice", "start", "kill"} <= acts.keys()
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    one, other = (ReplyStory(reply_plan(3)) for _ in range(2))
-    assert one.tell() == other.tell() == []
-    assert one.trace_hash == other.trace_hash
+    assert len(TELLER.hashes(3)) == 1
 
 
 def test_the_command_tells_such_stories(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +69,7 @@ def kinds(answers: Answers, disturbed: list[tuple[int, int]] | None = None) -> s
 
 def inquiry(**more: object) -> tuple[Answers, Inquiry]:
     answers = Answers()
-    one = Inquiry("q", "asker", 0, 1000, -1, True)
+    one = Inquiry("q", "asker", 0, 1000, ANY, True)
     answers.ask(one)
     return answers, one
 
@@ -121,12 +112,12 @@ def test_the_judge_wants_what_is_complete_to_be_called_so() -> None:
 
 def test_the_judge_looks_at_contexts() -> None:
     answers = Answers()
-    answers.moves("a", 1, 0).known_ns = 10
-    answers.notice("n", 1, frozenset({"a"}))
-    assert kinds(answers) == {"context"}  # it did not come
-    answers.noticed("n", "a", 20)
+    answers.ask(Inquiry("q", "asker", 0, 1000, 1))
+    answers.gone["asker"] = 5
+    answers.floors.moves("a", 1, 0).known_ns = 10
+    answers.came("q", "a", 20)
     assert kinds(answers) == set()
-    answers.moves("a", 2, 30).known_ns = 40
-    answers.notice("m", 1, frozenset())
-    answers.noticed("m", "a", 1_000_000_000)
+    answers.floors.moves("b", 1, 0).known_ns = 10
+    answers.floors.moves("b", 2, 30).known_ns = 40
+    answers.came("q", "b", 1_000_000_000)
     assert kinds(answers) == {"context"}

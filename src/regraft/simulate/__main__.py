@@ -11,6 +11,7 @@
     python -m regraft.simulate --traces --seeds 0..9999
     python -m regraft.simulate --offers --seeds 0..9999        publishers that advertise
     python -m regraft.simulate --filters --seeds 0..9999       filters that guests bring
+    python -m regraft.simulate --together --seeds 0..9999      all of the last four at once
 
 A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
 the same way, and what is left is printed.
@@ -33,6 +34,7 @@ from regraft.simulate.plan import MODES, Plan, churn_plan, make_plan
 from regraft.simulate.reply_story import ReplyStory, reply_plan
 from regraft.simulate.shrink import TRIES_MAX, shrink
 from regraft.simulate.story import Story, complaints
+from regraft.simulate.together_story import TogetherStory, together_plan
 from regraft.simulate.trace_story import TraceStory, trace_plan
 
 
@@ -64,47 +66,52 @@ def tell_grove(seed: int, bugs: frozenset[str], quiet: bool) -> list[str]:
     return [f"{one.kind}: {one.text}" for one in found]
 
 
-def tell_replies(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
-    """A story of questions, replies and contexts; the complaints."""
-    story = ReplyStory(reply_plan(seed), bugs, print if trace else None)
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A kind of story of many nodes: how it is told."""
+
+    kind: type[NetworkStory]
+    plan: Callable[[int], Plan]
+    about: str
+
+
+STORIES = {
+    "replies": Told(ReplyStory, reply_plan, "of questions and contexts"),
+    "traces": Told(TraceStory, trace_plan, "of traces"),
+    "offers": Told(OfferStory, offer_plan, "of publishers that advertise"),
+    "filters": Told(FilterStory, filter_plan, "of filters that guests bring"),
+    "together": Told(TogetherStory, together_plan, "of all of these at once"),
+}
+
+
+def tell_one(name: str, seed: int, how: tuple[frozenset[str], bool, bool, bool]) -> list[str]:
+    """A story by its name: with bugs, traced, quiet, shortened if it fails; the complaints."""
+    bugs, trace, quiet, shrinking = how
+    told = STORIES[name]
+    plan = told.plan(seed)
+    story = told.kind(plan, bugs, print if trace else None)
     found = story.tell()
     if found or not quiet:
-        told = ", ".join(f"{count} {what}" for what, count in story.answers.counts.items())
-        print(f"seed {seed}: questions at {story.plan.nodes} nodes, {story.plan.mode}, {told}")
+        print(f"seed {seed}: {story.about}, {story.trace_hash[:16]}")
+    if found and shrinking:
+        shorten(told.kind, plan, bugs, found[0].kind, TRIES_MAX)
     return [f"{one.kind}: {one.text}" for one in found]
 
 
-def tell_traces(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
-    """A story of traces; the complaints."""
-    story = TraceStory(trace_plan(seed), bugs, print if trace else None)
-    found = story.tell()
-    if found or not quiet:
-        reports = sum(len(told.reports) for told in story.traces)
-        told = f"{len(story.traces)} traces, {reports} reports"
-        print(f"seed {seed}: traces at {story.plan.nodes} nodes, {told}")
-    return [f"{one.kind}: {one.text}" for one in found]
+def shorten(
+    story: type[NetworkStory], plan: Plan, bugs: frozenset[str], kind: str, tries_max: int
+) -> None:
+    """Print the acts of a plan that are enough for a complaint."""
 
+    def fails(other: Plan) -> bool:
+        return any(found.kind == kind for found in story(other, bugs).tell())
 
-def tell_offers(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
-    """A story of publishers that advertise; the complaints."""
-    story = OfferStory(offer_plan(seed), bugs, print if trace else None)
-    found = story.tell()
-    if found or not quiet:
-        by = "routed by offers" if story.plan.advertisements else "told of demand"
-        acts = f"{story.counts.get('offer', 0)} offers, {story.silenced} messages not published"
-        print(f"seed {seed}: {story.plan.nodes} nodes, {by}, {story.plan.mode}, {acts}")
-    return [f"{one.kind}: {one.text}" for one in found]
-
-
-def tell_filters(seed: int, bugs: frozenset[str], trace: bool, quiet: bool) -> list[str]:
-    """A story of filters that guests bring; the complaints."""
-    story = FilterStory(filter_plan(seed), bugs, print if trace else None)
-    found = story.tell()
-    if found or not quiet:
-        counts = {**story.deliveries.counts, "not spared": story.spared}
-        told = ", ".join(f"{count} {what}" for what, count in counts.items())
-        print(f"seed {seed}: filters that {story.knowledge} know of {story.plan.nodes}, {told}")
-    return [f"{one.kind}: {one.text}" for one in found]
+    print("shortening ...", flush=True)
+    short, tries = shrink(plan, fails, tries_max)
+    print(f"{len(short.acts)} of {len(plan.acts)} acts are enough ({tries} tries):")
+    print(short.told())
+    for found in story(short, bugs).tell():
+        print(f"  {found.kind}: {found.text}")
 
 
 @dataclass(slots=True)
@@ -144,22 +151,10 @@ class Networks:
         if not self.quiet or story.complaints:
             told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
             settled = f", settled in {story.converged_ms:.0f} ms" if story.converged_ms >= 0 else ""
-            about = f"{plan.nodes} nodes, {plan.mode}, {told}{settled}"
-            print(f"seed {seed}: {about}, {story.trace_hash[:16]}")
+            print(f"seed {seed}: {story.about}, {told}{settled}, {story.trace_hash[:16]}")
         if story.complaints and self.shrinking:
-            self._shrink(plan, story.complaints[0].kind)
+            shorten(NetworkStory, plan, self.bugs, story.complaints[0].kind, self.tries_max)
         return [f"{found.kind}: {found.text}" for found in story.complaints]
-
-    def _shrink(self, plan: Plan, kind: str) -> None:
-        def fails(other: Plan) -> bool:
-            return any(found.kind == kind for found in NetworkStory(other, self.bugs).tell())
-
-        print("shortening ...", flush=True)
-        short, tries = shrink(plan, fails, self.tries_max)
-        print(f"{len(short.acts)} of {len(plan.acts)} acts are enough ({tries} tries):")
-        print(short.told())
-        for found in NetworkStory(short, self.bugs).tell():
-            print(f"  {found.kind}: {found.text}")
 
     def summary(self) -> str:
         """All stories in a line."""
@@ -188,10 +183,8 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("seed", nargs="*", default=[], help="a number, or a range such as 0..99")
     add("--seeds", action="append", default=[], metavar="A..B", help="the same")
     add("--network", action="store_true", help="only the story of many nodes")
-    add("--replies", action="store_true", help="only the story of questions and contexts")
-    add("--traces", action="store_true", help="only the story of traces")
-    add("--offers", action="store_true", help="only the story of publishers that advertise")
-    add("--filters", action="store_true", help="only the story of filters that guests bring")
+    for name, told in STORIES.items():
+        add(f"--{name}", action="store_true", help=f"only the story {told.about}")
     add("--grove", action="store_true", help="only the story of links that replace others")
     add("--custody", action="store_true", help="about persistent messages between nodes")
     add("--churn", action="store_true", help="very many nodes that come and go")
@@ -220,22 +213,15 @@ def main(arguments: list[str]) -> int:
     only = asked.custody or asked.network or asked.churn or asked.nodes or asked.mode or asked.bug
     tellers: list[Callable[[int], list[str]]] = [networks.tell]
     grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
-    replies = partial(tell_replies, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
-    traces = partial(tell_traces, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
-    offers = partial(tell_offers, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
-    filters = partial(tell_filters, bugs=networks.bugs, trace=asked.trace, quiet=networks.quiet)
-    if asked.filters:
-        tellers = [filters]
+    how = (networks.bugs, asked.trace, networks.quiet, networks.shrinking)
+    others = {name: partial(tell_one, name, how=how) for name in STORIES}
+    chosen = [others[name] for name in STORIES if getattr(asked, name)]
+    if chosen:
+        tellers = [*chosen]
     elif asked.grove:
         tellers = [grove]
-    elif asked.traces:
-        tellers = [traces]
-    elif asked.offers:
-        tellers = [offers]
-    elif asked.replies:
-        tellers = [replies]
     elif not only:
-        tellers = [tell, tell_durable, networks.tell, grove, replies, traces, offers, filters]
+        tellers = [tell, tell_durable, networks.tell, grove, *others.values()]
     failed = 0
     for number, seed in enumerate(seeds, 1):
         for teller in tellers:

@@ -1,4 +1,4 @@
-"""Judges questions, replies and contexts by what clients saw. It knows nothing of nodes.
+"""Judges questions and replies by what clients saw. It knows nothing of nodes.
 
 Rules:
 
@@ -7,8 +7,7 @@ Rules:
   counts are right.
 - What is complete is called so, if nothing went wrong meanwhile, or shortly before.
 - Every question has an end in its time.
-- A message for some contexts comes to nobody who had another one all the time; when all is quiet it
-  comes to everybody who has one of these.
+- Nobody is asked who cannot have had the context that a question is for.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from regraft.simulate.checkers import Complaint
-
-MS = 1_000_000
-AT_ONCE_NS = 300 * MS  # from a client to its node and back, at most
+from regraft.simulate.floors import ANY, MS, Floors
 
 
 @dataclass(slots=True)
@@ -41,8 +38,8 @@ class Inquiry:
     asker: str
     ns: int
     lasts_ms: int
-    floor: int  # that repliers are to be on; -1: any
-    quiet: bool  # asked when all was well again
+    floor: int  # that repliers are to be on
+    quiet: bool = False  # asked when all was well again
     owed: frozenset[str] = frozenset()  # who has to be asked, if it is quiet
     asked: dict[str, Asked] = field(default_factory=dict)
     expected: int = -1
@@ -53,28 +50,15 @@ class Inquiry:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class Floor:
-    """A context of a client: from when it was said, and since when it is known to be in force."""
-
-    floor: int
-    said_ns: int
-    known_ns: int = -1
-
-
 class Answers:
     """Takes down what happens, and judges it."""
 
-    def __init__(self) -> None:
+    def __init__(self, floors: Floors | None = None) -> None:
         self.inquiries: dict[str, Inquiry] = {}
-        self.floors: dict[str, list[Floor]] = {}
-        self.notices: dict[str, tuple[int, frozenset[str]]] = {}  # floor, and whom it is owed to
-        self.seen: dict[str, set[str]] = {}  # notices, and who got them
+        self.floors = floors if floors is not None else Floors()
         self.gone: dict[str, int] = {}
         self.wrong: list[Complaint] = []
-        self.counts = dict.fromkeys(
-            ("asked", "replies", "complete", "incomplete", "notices", "noticed"), 0
-        )
+        self.counts = dict.fromkeys(("asked", "replies", "complete", "incomplete"), 0)
 
     def _complain(self, kind: str, text: str) -> None:
         if len(self.wrong) < 20:
@@ -92,7 +76,7 @@ class Answers:
         inquiry = self.inquiries[label]
         if client in inquiry.asked:
             self._complain("asked twice", f"{client} was asked {label} twice")
-        if inquiry.floor >= 0 and not self._may_be_on(client, inquiry.floor, ns):
+        if inquiry.floor != ANY and not self.floors.may_be_on(client, inquiry.floor, ns):
             self._complain("context", f"{client} was asked {label}, on another floor")
         asked = inquiry.asked[client] = Asked(ns)
         return asked
@@ -134,41 +118,6 @@ class Answers:
         if inquiry.expected >= 0 and inquiry.expected != repliers:
             self._complain("count", f"{label}: {inquiry.expected} expected, {repliers} in the end")
 
-    def moves(self, client: str, floor: int, ns: int) -> Floor:
-        """A client says that its context is another one."""
-        said = Floor(floor, ns)
-        self.floors.setdefault(client, []).append(said)
-        return said
-
-    def on(self, client: str) -> int:
-        """The floor that a client said last; -1: none."""
-        floors = self.floors.get(client)
-        return floors[-1].floor if floors else -1
-
-    def _may_be_on(self, client: str, floor: int, ns: int) -> bool:
-        """Whether this may have been a client's context, as its node saw it, just before."""
-        floors = self.floors.get(client, [])
-        for place, one in enumerate(floors):
-            after = floors[place + 1] if place + 1 < len(floors) else None
-            over = after is not None and 0 <= after.known_ns < ns - AT_ONCE_NS
-            if one.floor == floor and one.said_ns <= ns and not over:
-                return True
-        return False
-
-    def notice(self, label: str, floor: int, owed: frozenset[str]) -> None:
-        """Somebody publishes something for one floor."""
-        self.notices[label] = floor, owed
-        self.counts["notices"] += 1
-
-    def noticed(self, label: str, client: str, ns: int) -> None:
-        """Somebody got it."""
-        self.counts["noticed"] += 1
-        if client in self.seen.setdefault(label, set()):
-            self._complain("repeated", f"{client} got {label} twice")
-        self.seen[label].add(client)
-        if not self._may_be_on(client, self.notices[label][0], ns):
-            self._complain("context", f"{client} got {label}, which is for another floor")
-
     # -------------------------------------------------------------------- the verdict
 
     def judge(self, end_ns: int, disturbed: list[tuple[int, int]]) -> Iterator[Complaint]:
@@ -176,10 +125,6 @@ class Answers:
         yield from self.wrong
         for inquiry in self.inquiries.values():
             yield from self._judge(inquiry, end_ns, disturbed)
-        for label, (_, owed) in self.notices.items():
-            missing = owed - self.seen.get(label, set())
-            if missing:
-                yield Complaint("context", f"{label} did not come to {', '.join(sorted(missing))}")
 
     def _judge(
         self, inquiry: Inquiry, end_ns: int, disturbed: list[tuple[int, int]]

@@ -259,10 +259,10 @@ def tables(
             if theirs != told:
                 text = f"{key} was told by {other}, as either of them says, {_both(theirs, told)}"
                 yield Complaint("table", text)
-            behind = _behind(standings, key, other)
-            whole = set().union(*(wanted.get(node, set()) for node in behind))
+            there = behind(standings, key, other)
+            whole = set().union(*(wanted.get(node, set()) for node in there))
             if offered is not None:
-                here = _behind(standings, other, key)
+                here = behind(standings, other, key)
                 near = set().union(*(offered.get(node, set()) for node in here))
                 own = {one for one in whole if one.pattern.startswith("$")}
                 whole = own | {one for one in whole if any(overlaps(one, a) for a in near)}
@@ -286,7 +286,7 @@ def same(what: str, told: set[Filter], wanted: set[Filter], covering: bool) -> I
         yield Complaint("table", f"{what} things that are equivalent: {_shown(told)}")
 
 
-def _behind(standings: Mapping[Key, Standing], here: Key, there: Key) -> list[Key]:
+def behind(standings: Mapping[Key, Standing], here: Key, there: Key) -> list[Key]:
     """All nodes that are reached from one by a neighbour of it."""
     found, seen = [there], {here, there}
     for key in found:

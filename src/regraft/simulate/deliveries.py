@@ -13,6 +13,8 @@ Rules:
   and the way has not changed since.
 - What is owed must come within `PATIENCE_NS`, or that long after something that happened to a node
   or link of the way; unless the way, the subscription or a guest ended before.
+- A message for one floor is seen by nobody who cannot be there, and is owed to those who are there
+  from before it is published until it must have come.
 - A persistent message is owed if it was confirmed, and the time counts from then. One that was
   refused is seen by nobody.
 """
@@ -25,6 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from regraft.model.message import Message
 from regraft.simulate.checkers import NEVER, Complaint, Filter, Key, Tree, covers
+from regraft.simulate.floors import ANY, Floors, floor_of
 from regraft.simulate.guest import Guest
 
 PATIENCE_NS = 2_000_000_000
@@ -70,6 +73,11 @@ class Publication:
     confirmed_ns: int = NEVER  # if it is persistent
     refused: str = ""  # why
 
+    @property
+    def floor(self) -> int:
+        """Where those are whom it is for."""
+        return floor_of(self.message)
+
 
 class Sight(NamedTuple):
     """Something that a guest saw."""
@@ -108,6 +116,7 @@ class Deliveries:
     publications: dict[tuple[str, int], Publication] = field(default_factory=dict)
     sights: list[Sight] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
+    floors: Floors = field(default_factory=Floors)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("seen", "owed"), 0))
     _established: dict[tuple[Subscription, Key], Way] = field(default_factory=dict)
     _ways: dict[Key, dict[Key, Way]] = field(default_factory=dict)
@@ -193,6 +202,9 @@ class Deliveries:
                     yield Complaint("mismatch", f"{text} for {one.filter if one else 'nothing'}")
             if not taken:
                 yield Complaint("mismatch", f"{what} for no subscription")
+            floor = said.floor
+            if floor != ANY and not self.floors.may_be_on(sight.guest, floor, sight.ns):
+                yield Complaint("context", f"{what}, which is for another floor")
             if said.refused:
                 yield Complaint("refused", f"{what}, which was refused: {said.refused}")
             before = last.setdefault((sight.guest, sight.publisher, said.kept), [])
@@ -233,6 +245,9 @@ class Deliveries:
                 way = said.ways[one.node]
                 soon = self._patience(said, way)
                 if at_ns <= soon:
+                    continue
+                floor = said.floor
+                if floor != ANY and not self.floors.stays_on(one.guest, floor, said.ns, soon):
                     continue
                 ended = min(
                     one.until_ns,

@@ -84,20 +84,22 @@ def filter_plan(seed: int) -> Plan:
     """The plan of a seed, with filters in every second subscription."""
     random = Random(f"filters {seed}")
     plan = make_plan(seed, nodes=random.choice((2, 3, 4, 5, 6, 8)), lasting_ms=3000)
-    acts = []
-    for act in plan.acts:
-        if act.what == "subscribe" and random.random() < 0.5:
-            low = random.choice((0, 0, 2, 4, 6))
-            high = random.choice((low, low + 3, HIGHEST))
-            guest, id, *wanted = act.args
-            if random.random() < 0.6:
-                wanted = ["#", False, ""]  # so that bands are all that tells many of them apart
-            act = Act(act.ms, "subscribe-band", (guest, id, *wanted, low, high))
-        acts.append(act)
-    return plan.without(acts)
+    return plan.without([banded(random, act) for act in plan.acts])
 
 
-@dataclass(slots=True)
+def banded(random: Random, act: Act) -> Act:
+    """A subscription that gets a filter besides, every second time."""
+    if act.what != "subscribe" or random.random() < 0.5:
+        return act
+    low = random.choice((0, 0, 2, 4, 6))
+    high = random.choice((low, low + 3, HIGHEST))
+    guest, id, *wanted = act.args
+    if random.random() < 0.6:
+        wanted = ["#", False, ""]  # so that bands are all that tells many of them apart
+    return Act(act.ms, "subscribe-band", (guest, id, *wanted, low, high))
+
+
+@dataclass
 class FilterStory(NetworkStory):
     """What happens as such a plan says."""
 
@@ -106,18 +108,18 @@ class FilterStory(NetworkStory):
     _seen_by: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        NetworkStory.__post_init__(self)
+        super().__post_init__()
         self.knowledge = self.knowledge or KNOWLEDGE[self.plan.seed // 2 % len(KNOWLEDGE)]
 
-    def _act(self, act: Act) -> None:
-        if act.what != "subscribe-band":
-            NetworkStory._act(self, act)
-        elif self._subscribe_band(*act.args):
-            self.counts[act.what] = self.counts.get(act.what, 0) + 1
-            self._line(f"{act.what} {' '.join(map(str, act.args))}")
+    @property
+    def about(self) -> str:
+        """It in a line."""
+        counts = {**self.deliveries.counts, "not spared": self.spared}
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        return f"filters that {self.knowledge} know of {self.plan.nodes}, {told}"
 
     def _start(self, index: int, seeds: Any) -> bool:
-        if not NetworkStory._start(self, index, seeds):
+        if not super()._start(index, seeds):
             return False
         filters = self._brokers[index].node.filters
         filters.learn(tables_of(self.knowledge, self.plan.seed, index))
@@ -149,7 +151,9 @@ class FilterStory(NetworkStory):
     def _seen(self, visit: Visit, message: ReceivedMessage) -> None:
         """Of what a guest gets, it looks at what its filters match."""
         before = len(self.deliveries.sights)
-        NetworkStory._seen(self, visit, message)
+        super()._seen(visit, message)
+        if len(self.deliveries.sights) == before:
+            return
         sight = self.deliveries.sights.pop()
         mine = visit.subscriptions
         wanted = {
@@ -172,7 +176,7 @@ class FilterStory(NetworkStory):
 
     def _unsettled(self) -> Any:
         """What is not as it should be; who does not know bands may say more than is needed."""
-        for found in NetworkStory._unsettled(self):
+        for found in super()._unsettled():
             if self.knowledge == "all" or not _too_much(found):
                 yield found
 

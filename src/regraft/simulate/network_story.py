@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from random import Random
@@ -18,6 +18,7 @@ from typing import Any
 
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.identity import Identity
+from regraft.model.message import Message
 from regraft.node.effect import Effect, SendDatagram, WakeAt
 from regraft.node.event import Datagram, Event, Tick
 from regraft.node.network import Joining
@@ -88,12 +89,13 @@ class NetworkStory:
     _leaving: dict[Key, int] = field(default_factory=dict)  # nodes that were asked to, and when
     _moves: dict[Key, int] = field(default_factory=dict)  # nodes that were told to, and when
     _disturbed: list[int] = field(default_factory=list)  # when something happened to the tree
-    _cut: set[int] = field(default_factory=set)  # wires
+    _ended: set[int] = field(default_factory=set)  # wires that were cut
     _paused: dict[int, int] = field(default_factory=dict)  # nodes, and numbers of troubles
     _parted: int | None = None  # the number of the trouble
     _stood: dict[Key, Any] = field(default_factory=dict)
     _steps: dict[Key, int] = field(default_factory=dict)
     _said: dict[Key, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    _last: int = 0  # number that somebody was given
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -122,17 +124,34 @@ class NetworkStory:
             if not self.complaints:
                 self._last_round()
         if not self.complaints:
-            end_ns = self.world.ns
-            self._look_at_disks()
-            judged = self.deliveries.judge(end_ns, self._gone, self._gentle())
-            self.complaints += islice(judged, COMPLAINTS_MAX)
-            self.complaints += islice(self._uncaused(), COMPLAINTS_MAX)
+            self._judge()
         return self.complaints
+
+    def _judge(self) -> None:
+        """It is over: what was wrong?"""
+        end_ns = self.world.ns
+        self._look_at_disks()
+        judged = self.deliveries.judge(end_ns, self._gone, self._gentle())
+        self.complaints += islice(judged, COMPLAINTS_MAX)
+        self.complaints += islice(self._uncaused(), COMPLAINTS_MAX)
+
+    def _complain(self, kind: str, text: str) -> None:
+        self.complaints.append(Complaint(kind, text))
+
+    @property
+    def about(self) -> str:
+        """It in a line."""
+        return f"{self.plan.nodes} nodes, {self.plan.mode}"
 
     @property
     def trace_hash(self) -> str:
         """All of it in one word."""
         return self.world.trace_hash
+
+    def _next(self) -> int:
+        """A number that nobody had before: for what is asked, offered, traced."""
+        self._last += 1
+        return self._last
 
     def _line(self, text: str) -> None:
         if self.tell_people is not None:
@@ -142,7 +161,7 @@ class NetworkStory:
         if act.what in DISK_ACTS:
             done = DISK_ACTS[act.what](self.disks, *act.args)
         else:
-            done = getattr(self, ACTS[act.what].__name__)(*act.args)
+            done = getattr(self, f"_{act.what.replace('-', '_')}")(*act.args)
         if done:
             self.counts[act.what] = self.counts.get(act.what, 0) + 1
             if act.what in DISTURBING:
@@ -365,15 +384,13 @@ class NetworkStory:
                     said.refused = message.name
                 if self.disks.refused(visit.node[0], message.name):
                     return
-            text = f"{visit.guest.name} was refused: {message.text}"
-            self.complaints.append(Complaint("refused", text))
+            self._complain("refused", f"{visit.guest.name} was refused: {message.text}")
 
     def _confirmed(self, visit: Visit, number: int, message: native.Confirmed) -> None:
         said = self._publication(visit, number)
         letter = self.disks.letter_of(said.message)
         if letter is None or said.refused or said.confirmed_ns < NEVER:
-            text = f"{visit.guest.name} was told that its message {number} is safe"
-            self.complaints.append(Complaint("confirmed", text))
+            self._complain("confirmed", f"{visit.guest.name}'s message {number} is called safe")
             return
         said.confirmed_ns = self.world.ns
         self.disks.confirmed(visit.node[0], letter, message)
@@ -397,16 +414,25 @@ class NetworkStory:
         return True
 
     def _say(self, visit: Visit, kept: bool, topic: str, n: int, color: str, size: int) -> None:
-        name, number = visit.guest.name, len(visit.said)
-        if name in self._gone:
+        if visit.guest.name in self._gone:
             return
+        message = self._compose(visit, topic, n, color)
         if kept:
-            message = message_of(topic, n, color, b"." * size)
-            message = self.disks.letter(message, name, number, n)
+            letter = (replace(message, body=b"." * size), visit.guest.name, len(visit.said), n)
+            visit.said.append(self.disks.letter(*letter))
+            visit.guest.publish(visit.said[-1])
         else:
-            message = message_of(topic, n, color, f"{name} {number} ".encode() + b"." * size)
-        visit.said.append(message)
-        visit.guest.publish(message)
+            self._utter(visit, message, size)
+
+    def _utter(self, visit: Visit, message: Message, size: int = 0) -> None:
+        """A guest publishes something, by which it is known who said it."""
+        known = f"{visit.guest.name} {len(visit.said)} ".encode()
+        visit.said.append(replace(message, body=known + b"." * size))
+        visit.guest.publish(visit.said[-1])
+
+    def _compose(self, visit: Visit, topic: str, n: int, color: str) -> Message:
+        """What a guest says, but for the body."""
+        return message_of(topic, n, color, b"")
 
     def _sent(self, visit: Visit, number: int) -> None:
         message = visit.said[number]
@@ -454,11 +480,11 @@ class NetworkStory:
         wires = [wire for wire in wires if wire in ends]
         return ends[wires[which % len(wires)]] if wires else None
 
-    def _cut_link(self, index: int, which: int) -> bool:
+    def _cut(self, index: int, which: int) -> bool:
         end = self._link(index, which)
         if end is None:
             return False
-        self._cut.add(end.wire)
+        self._ended.add(end.wire)
         self.network.break_wire(end)
         return True
 
@@ -554,14 +580,12 @@ class NetworkStory:
             one, other = self.tree.ends[wire]
             if {one, other} & (self._leaving.keys() | self._moves.keys()):
                 continue
-            if wire in self._cut or not {one, other} <= self.tree.standings.keys():
+            if wire in self._ended or not {one, other} <= self.tree.standings.keys():
                 continue
             names = [one[0], other[0]]
             near = [t for t in self.deliveries.troubles if t.touches(names) and t.since_ns <= ns]
             if not any(t.until_ns + AFTERMATH_NS >= ns for t in near):
-                text = (
-                    f"the link of {one} and {other} ended at {ns // MS} ms, and nothing was wrong"
-                )
+                text = f"the link of {one} and {other} ended at {ns // MS} ms, for no reason"
                 yield Complaint("uncaused", text)
 
     # ------------------------------------------------------------------------ the end
@@ -647,14 +671,14 @@ class NetworkStory:
                 if not wants or one in said.owed or said.refused:
                     continue
                 text = f"no way for what {said.guest} said to {one.guest}, though all is well"
-                self.complaints.append(Complaint("unrouted", text))
+                self._complain("unrouted", text)
         for said in self.deliveries.publications.values():
             answered = said.refused or said.confirmed_ns < NEVER
             if said.kept and not answered and said.guest not in self._gone:
                 text = f"{said.guest} never heard what became of its message {said.number}"
-                self.complaints.append(Complaint("unanswered", text))
+                self._complain("unanswered", text)
         for found in self._unsettled():
-            self.complaints.append(Complaint(found.kind, f"and then: {found.text}"))
+            self._complain(found.kind, f"and then: {found.text}")
 
     def _look_at_disks(self) -> None:
         """It is over: what have the nodes kept?"""
@@ -674,26 +698,3 @@ def _name(index: int) -> str:
 
 def _address(index: int) -> str:
     return f"node-{index}:7447"
-
-
-ACTS: dict[str, Callable[..., bool]] = {
-    "start": NetworkStory._start,
-    "kill": NetworkStory._kill,
-    "leave": NetworkStory._leave,
-    "dark": NetworkStory._dark,
-    "arrive": NetworkStory._arrive,
-    "depart": NetworkStory._depart,
-    "subscribe": NetworkStory._subscribe,
-    "unsubscribe": NetworkStory._unsubscribe,
-    "publish": NetworkStory._publish,
-    "keep": NetworkStory._keep,
-    "cut": NetworkStory._cut_link,
-    "silence": NetworkStory._silence,
-    "partition": NetworkStory._partition,
-    "heal": NetworkStory._heal,
-    "pause": NetworkStory._pause,
-    "resume": NetworkStory._resume,
-    "attach": NetworkStory._attach,
-    "detach": NetworkStory._detach,
-    "move": NetworkStory._move,
-}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
@@ -57,15 +56,19 @@ def offer_plan(seed: int) -> Plan:
     nodes = random.choice((2, 3, 4, 5, 6, 7, 9))
     lasting_ms = random.choice((3000, 5000))
     plan = make_plan(seed, nodes=nodes, lasting_ms=lasting_ms, disks=random.random() < 0.25)
-    acts = [*plan.acts]
-    guests = sorted({act.args[0] for act in acts if act.what == "arrive"})
-    for _ in range(random.choice((4, 12, 25))):
-        moment = random.uniform(1600, plan.end_ms)
-        guest = random.choice(guests)
-        acts.append(Act(moment, "offer", (guest, *_something(random))))
-        acts.append(Act(random.uniform(moment, plan.end_ms), "unoffer", (guest,)))
+    acts = [*plan.acts, *offering(random, plan, random.choice((4, 12, 25)))]
     acts.sort(key=lambda act: act.ms)
     return replace(plan, acts=tuple(acts), advertisements=random.random() < 0.75)
+
+
+def offering(random: Random, plan: Plan, count: int) -> Iterator[Act]:
+    """Guests offer something else, and no longer, so often."""
+    guests = sorted({act.args[0] for act in plan.acts if act.what == "arrive"})
+    for _ in range(count):
+        moment = random.uniform(1600, plan.end_ms)
+        guest = random.choice(guests)
+        yield Act(moment, "offer", (guest, *_something(random)))
+        yield Act(random.uniform(moment, plan.end_ms), "unoffer", (guest,))
 
 
 def _something(random: Random) -> tuple[str, bool, str]:
@@ -79,7 +82,6 @@ class Offering:
     filter: Filter
     confirmed: bool = False
     wanted: bool = True
-    last_ns: int = 0
 
 
 @dataclass
@@ -88,24 +90,22 @@ class OfferStory(NetworkStory):
 
     offers: dict[str, dict[int, Offering]] = field(default_factory=dict)  # by guest and id
     silenced: int = 0
-    _last: int = 0
+    changes: int = 0  # that guests were told of: wanted, or no more
     _ending: bool = False
 
-    def _act(self, act: Act) -> None:
-        how = GUEST_ACTS.get(act.what)
-        if how is None:
-            NetworkStory._act(self, act)
-        elif how(self, *act.args):
-            self.counts[act.what] = self.counts.get(act.what, 0) + 1
-            self._line(f"{act.what} {' '.join(map(str, act.args))}")
+    @property
+    def about(self) -> str:
+        """It in a line."""
+        by = "routed by offers" if self.plan.advertisements else "told of demand"
+        acts = f"{self.counts.get('offer', 0)} offers, {self.silenced} messages not published"
+        return f"{self.plan.nodes} nodes, {by}, {self.plan.mode}, {acts}"
 
     # ------------------------------------------------------------------------- guests
 
     def _arrive(self, number: int, index: int) -> bool:
-        if not NetworkStory._arrive(self, number, index):
+        if not super()._arrive(number, index):
             return False
         visit = self._visits[number]
-        visit.guest.on_control = partial(self._answered, visit)
         random = Random(f"{self.plan.seed} {visit.guest.name} offers")
         self.offers[visit.guest.name] = {}
         for _ in range(random.choice((1, 1, 2, 3))):
@@ -119,12 +119,10 @@ class OfferStory(NetworkStory):
         return visit is not None
 
     def _advertise(self, visit: Visit, pattern: str, exact: bool, selector: str) -> int:
-        self._last += 1
-        mine = self.offers[visit.guest.name]
-        mine[self._last] = Offering(canonical(pattern, exact, selector))
-        frame = Advertise(self._last, pattern, selector, exact)
-        visit.guest.pipe.send(native.encode(frame))
-        return self._last
+        id = self._next()
+        self.offers[visit.guest.name][id] = Offering(canonical(pattern, exact, selector))
+        visit.guest.pipe.send(native.encode(Advertise(id, pattern, selector, exact)))
+        return id
 
     def _unoffer(self, number: int) -> bool:
         visit = self._visits.get(number)
@@ -138,33 +136,34 @@ class OfferStory(NetworkStory):
 
     def _leaves(self, number: int) -> None:
         self.offers.pop(self._visits[number].guest.name)
-        NetworkStory._leaves(self, number)
+        super()._leaves(number)
 
     def _answered(self, visit: Visit, message: Any) -> None:
         if not isinstance(message, Advertised | Demand):
-            NetworkStory._answered(self, visit, message)
+            super()._answered(visit, message)
             return
         offering = self.offers.get(visit.guest.name, {}).get(message.id)
         if offering is None:
             return
         offering.wanted = message.wanted
+        self.changes += isinstance(message, Demand)
         if isinstance(message, Advertised):
             offering.confirmed = True
             if self._ending:
                 self._say_all_of(visit, offering)
 
     def _say(self, visit: Visit, kept: bool, topic: str, n: int, color: str, size: int) -> None:
-        name = visit.guest.name
-        message = message_of(topic, n, color, b"")
-        fitting = [
-            one
-            for one in self.offers.get(name, {}).values()
-            if one.confirmed and one.filter.takes(message)
-        ]
+        message = self._compose(visit, topic, n, color)
+        fitting = self._fitting(visit, message)
         if fitting and (kept or any(one.wanted for one in fitting)):
-            NetworkStory._say(self, visit, kept, topic, n, color, size)
+            super()._say(visit, kept, topic, n, color, size)
         elif fitting:
             self._say_nothing(visit, message)
+
+    def _fitting(self, visit: Visit, message: Message) -> list[Offering]:
+        """What a guest offers that allows a message."""
+        mine = self.offers.get(visit.guest.name, {}).values()
+        return [one for one in mine if one.confirmed and one.filter.takes(message)]
 
     def _say_nothing(self, visit: Visit, message: Message) -> None:
         """Nobody wants it, as the node says."""
@@ -200,6 +199,10 @@ class OfferStory(NetworkStory):
                     yield Complaint("demand", f"{text}; it was told otherwise")
 
     def _last_round(self) -> None:
+        """All is well."""
+        self._offer_anew()
+
+    def _offer_anew(self) -> None:
         """Everybody offers something else, and says it as soon as that counts."""
         random = Random(f"last round {self.plan.seed}")
         self._ending = True
@@ -215,9 +218,9 @@ class OfferStory(NetworkStory):
                 wants = one.until_ns == NEVER and one.filter.takes(said.message)
                 if wants and (one not in said.owed or said.guest.endswith(SILENT)):
                     text = f"no way for what {said.guest} said to {one.guest}, though all is well"
-                    self.complaints.append(Complaint("unrouted", text))
+                    self._complain("unrouted", text)
         for found in self._unsettled():
-            self.complaints.append(Complaint(found.kind, f"and then: {found.text}"))
+            self._complain(found.kind, f"and then: {found.text}")
 
     def _say_all_of(self, visit: Visit, offering: Offering) -> None:
         """Some messages of each kind that there is."""
@@ -227,10 +230,3 @@ class OfferStory(NetworkStory):
                 n, color = random.randrange(24), random.choice(COLORS)
                 if offering.filter.takes(message_of(topic, n, color, b"")):
                     self._say(visit, False, topic, n, color, 0)
-
-
-GUEST_ACTS: dict[str, Any] = {
-    "arrive": OfferStory._arrive,
-    "offer": OfferStory._offer,
-    "unoffer": OfferStory._unoffer,
-}

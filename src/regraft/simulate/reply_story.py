@@ -8,16 +8,17 @@ context, and some questions and messages are for one floor only. `answers.py` ju
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any
 
 from regraft.kernels.inbox import ReceivedMessage
 from regraft.model.message import Message, encode_envelope
-from regraft.simulate.answers import Answers, Inquiry
-from regraft.simulate.checkers import NEVER, Complaint, canonical
+from regraft.simulate.answers import Answers, Asked, Inquiry
+from regraft.simulate.checkers import NEVER, canonical
 from regraft.simulate.deliveries import Subscription, Visit
+from regraft.simulate.floors import ANY, FLOORS, Floor, where
 from regraft.simulate.network import MS
 from regraft.simulate.network_story import NetworkStory
 from regraft.simulate.plan import TROUBLE_MS, Act, Plan, make_plan
@@ -28,8 +29,11 @@ OTHERS = {"arrive", "depart", "subscribe", "unsubscribe", "publish", "keep", "bo
 PATTERNS = ("q/#", "q/#", "q/a", "q/+", "#")
 TOPICS = ("q/a", "q/b", "q/a/b")
 SELECTORS = ("", "", "", "n > 3", "n > 3 AND n < 9")
-FLOORS = 3
+NOTICES = "n"
+REPLYING, LISTENING = 1, 2  # subscriptions
+BODY = b"question "
 AFTER_NS = 8_000 * MS  # for which a disturbance counts
+REPAIRED_MS = 8000  # after which nodes do not expect any more that somebody is missing
 QUIET_LASTS_MS = 4000
 
 
@@ -52,7 +56,7 @@ def _clients(random: Random, nodes: int, end_ms: float) -> Iterator[Act]:
         what = (client, random.randrange(nodes), pattern, random.choice(SELECTORS))
         yield Act(ms, "come", what)
         if random.random() < 0.3:
-            yield Act(random.uniform(ms, end_ms), "go", (client,))
+            yield Act(random.uniform(ms, end_ms), "depart", (client,))
             yield Act(random.uniform(ms, end_ms), "come", (client, *what[1:]))
         for _ in range(random.randrange(4)):
             moment = random.uniform(ms, end_ms)
@@ -71,31 +75,28 @@ def _clients(random: Random, nodes: int, end_ms: float) -> Iterator[Act]:
 class ReplyStory(NetworkStory):
     """What happens as such a plan says."""
 
-    answers: Answers = field(default_factory=Answers)
-    _tokens: dict[str, str] = field(default_factory=dict)  # of a client's questions, their labels
-    _replying: dict[str, Subscription] = field(default_factory=dict)
-    _listening: dict[str, Subscription] = field(default_factory=dict)
-    _floors: dict[tuple[str, int], Any] = field(default_factory=dict)
-    _last: int = 0
+    answers: Answers = field(init=False)
+    _tokens: dict[int, str] = field(default_factory=dict)  # of questions, their labels
+    _replying: dict[str, list[Subscription]] = field(default_factory=dict)  # by guest
+    _moving: dict[int, Floor] = field(default_factory=dict)  # by token
 
-    def tell(self) -> list[Complaint]:
-        """Let it happen; what was wrong."""
-        for act in self.plan.acts:
-            self.world.advance_to(max(int(act.ms * MS), self.world.ns))
-            if self.complaints:
-                return self.complaints
-            self._act(act)
-        self.world.advance_to(max(int(self.plan.end_ms * MS), self.world.ns))
-        if self.plan.mode == "liveness" and not self.complaints:
-            self._make_well()
-            self._await_convergence()
-            if not self.complaints:
-                self._last_round()
-        else:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.answers = Answers(self.deliveries.floors)
+
+    @property
+    def about(self) -> str:
+        """It in a line."""
+        told = ", ".join(f"{count} {what}" for what, count in self.answers.counts.items())
+        return f"questions at {self.plan.nodes} nodes, {self.plan.mode}, {told}"
+
+    def _judge(self) -> None:
+        if self.plan.mode == "safety":
+            for index in list(self._paused):  # so that questions have an end
+                self._resume(index)
             self.world.advance(6000)
-        if not self.complaints:
-            self.complaints += self.answers.judge(self.world.ns, self._times())
-        return self.complaints
+        super()._judge()
+        self.complaints += self.answers.judge(self.world.ns, self._times())
 
     def _times(self) -> list[tuple[int, int]]:
         """When something was wrong: anything may be missing, a while longer."""
@@ -108,102 +109,85 @@ class ReplyStory(NetworkStory):
             times.append((ns, ns + AFTER_NS))
         return times
 
-    def _act(self, act: Act) -> None:
-        how = CLIENT_ACTS.get(act.what)
-        if how is None:
-            NetworkStory._act(self, act)
-        elif how(self, *act.args):
-            self.counts[act.what] = self.counts.get(act.what, 0) + 1
-            self._line(f"{act.what} {' '.join(map(str, act.args))}")
-
     # ------------------------------------------------------------------------ clients
 
     def _come(self, number: int, index: int, pattern: str, selector: str) -> bool:
-        broker = self._brokers.get(index)
-        if broker is None or number in self._visits:
+        if not self._arrive(number, index):
             return False
-        self._last += 1
-        name = f"client-{number}@{self._last}"
-        visit = self._visits[number] = Visit(self._guest(broker, name), self._keys[broker])
-        visit.guest.on_seen = partial(self._got, visit)
-        visit.guest.on_control = partial(self._told_client, visit)
         if pattern:
-            self._replying[name] = self._wish(visit, 1, pattern, selector, True)
-        self._listening[name] = self._wish(visit, 2, "n", "", False)
-        return True
+            self._listen(number, REPLYING, pattern, False, selector)
+        return self._subscribe(number, LISTENING, NOTICES, False, "")
 
-    def _wish(
-        self, visit: Visit, id: int, pattern: str, selector: str, replies: bool
-    ) -> Subscription:
-        wanted = canonical(pattern, False, selector)
+    def _listen(self, number: int, id: int, pattern: str, exact: bool, selector: str) -> bool:
+        """A guest subscribes to something, and replies if it is a question."""
+        visit = self._visits.get(number)
+        if visit is None or id in visit.subscriptions:
+            return False
+        wanted = canonical(pattern, exact, selector)
         wish = visit.subscriptions[id] = Subscription(visit.guest.name, id, visit.node, wanted)
-        visit.guest.asked[id] = (pattern, False)
-        frame = native.Subscribe(id, pattern, selector, False, replies=replies)
+        self.deliveries.subscriptions.append(wish)
+        self._replying.setdefault(visit.guest.name, []).append(wish)
+        visit.guest.asked[id] = (pattern, exact)
+        frame = native.Subscribe(id, pattern, selector, exact, replies=True)
         visit.guest.pipe.send(native.encode(frame))
-        return wish
+        return True
 
     def _leaves(self, number: int) -> None:
         name = self._visits[number].guest.name
         self.answers.gone[name] = self.world.ns
-        for among in (self._replying, self._listening):
-            among.pop(name, None)
-        NetworkStory._leaves(self, number)
+        super()._leaves(number)
 
     def _move_to(self, number: int, floor: int) -> bool:
         visit = self._visits.get(number)
         if visit is None:
             return False
-        self._last += 1
+        token = self._next()
         attributes = encode_envelope(Message(topic="c", context={"floor": floor}))[3:]
-        said = self.answers.moves(visit.guest.name, floor, self.world.ns)
-        self._floors[visit.guest.name, self._last] = said
-        visit.guest.pipe.send(native.encode(Context(self._last, attributes)))
+        moving = self.deliveries.floors.moves(visit.guest.name, floor, self.world.ns)
+        self._moving[token] = moving
+        visit.guest.pipe.send(native.encode(Context(token, attributes)))
         return True
 
-    def _notice(self, number: int, floor: int, owed: frozenset[str] = frozenset()) -> bool:
+    def _compose(self, visit: Visit, topic: str, n: int, color: str) -> Message:
+        """With the context of who says it."""
+        message = super()._compose(visit, topic, n, color)
+        floor = self.deliveries.floors.on(visit.guest.name)
+        return replace(message, context={"floor": floor}) if floor != ANY else message
+
+    def _notice(self, number: int, floor: int) -> bool:
         visit = self._visits.get(number)
-        if visit is None:
-            return False
-        self._last += 1
-        label = f"notice {self._last}"
-        self.answers.notice(label, floor, owed)
-        where = f"ctx.floor = {floor}"
-        visit.guest.publish(Message(topic="n", body=label.encode(), where=where))
-        return True
+        if visit is not None:
+            self._utter(visit, Message(topic=NOTICES, where=where(floor)))
+        return visit is not None
 
-    def _ask(
-        self,
-        number: int,
-        topic: str,
-        n: int,
-        floor: int,
-        lasts_ms: int,
-        owed: frozenset[str] | None = None,
-    ) -> bool:
+    def _ask(self, number: int, topic: str, n: int, floor: int, lasts_ms: int) -> bool:
         visit = self._visits.get(number)
         if visit is None or visit.guest.welcome is None:
             return False
-        self._last += 1
-        token, label = self._last, f"question {self._last}"
-        asker = visit.guest.name
-        inquiry = Inquiry(label, asker, self.world.ns, lasts_ms, floor, owed is not None)
-        inquiry.owed = owed or frozenset()
-        self.answers.ask(inquiry)
-        self._tokens[f"{asker} {token}"] = label
-        where = f"ctx.floor = {floor}" if floor >= 0 else ""
-        message = Message(topic, label.encode(), {"n": n}, where=where)
-        envelope = encode_envelope(message)
-        visit.guest.pipe.send(native.encode(Question(b"", token, lasts_ms, envelope)))
+        message = replace(self._compose(visit, topic, n, ""), where=where(floor))
+        self._put(visit, message, floor, lasts_ms)
         return True
 
-    def _got(self, visit: Visit, message: ReceivedMessage) -> None:
-        """A client got a message."""
+    def _put(self, visit: Visit, message: Message, floor: int, lasts_ms: int) -> Inquiry:
+        """A guest puts a question."""
+        token = self._next()
+        label = f"question {token}"
+        inquiry = Inquiry(label, visit.guest.name, self.world.ns, lasts_ms, floor)
+        self.answers.ask(inquiry)
+        self._tokens[token] = label
+        envelope = encode_envelope(replace(message, body=label.encode()))
+        visit.guest.pipe.send(native.encode(Question(b"", token, lasts_ms, envelope)))
+        return inquiry
+
+    def _seen(self, visit: Visit, message: ReceivedMessage) -> None:
+        if not message.body.startswith(BODY):
+            super()._seen(visit, message)
+        elif message.question > 0:
+            self._is_asked(visit, message)
+
+    def _is_asked(self, visit: Visit, message: ReceivedMessage) -> None:
+        """A question has come to somebody who replies."""
         name, label = visit.guest.name, message.body.decode()
-        if label.startswith("notice"):
-            self.answers.noticed(label, name, self.world.ns)
-            return
-        if message.question <= 0:
-            return
         asked = self.answers.came(label, name, self.world.ns)
         quiet = self.answers.inquiries[label].quiet
         random = Random(f"{self.plan.seed} {name} {label}")
@@ -222,7 +206,7 @@ class ReplyStory(NetworkStory):
     def _say_reply(
         self,
         visit: Visit,
-        asked: Any,
+        asked: Asked,
         token: int,
         label: str,
         place: int,
@@ -244,58 +228,58 @@ class ReplyStory(NetworkStory):
             asked.done_ns = self.world.ns
         visit.guest.pipe.send(native.encode(Reply(b"", token, envelope, final, failed)))
 
-    def _told_client(self, visit: Visit, message: Any) -> None:
-        name = visit.guest.name
+    def _answered(self, visit: Visit, message: Any) -> None:
         if isinstance(message, Reply | Counted | Ended):
-            label = self._tokens[f"{name} {message.token}"]
-            if isinstance(message, Reply):
-                said = ReceivedMessage(message.envelope).body.decode().split("|")
-                if said[0] != label:
-                    text = f"a reply to {said[0]} came as one to {label}"
-                    self.complaints.append(Complaint("mixed up", text))
-                else:
-                    self.answers.replied(label, said[1], int(said[2]))
-            elif isinstance(message, Counted):
-                self.answers.counted(label, message.repliers)
-            else:
-                counts = message.repliers, message.replies, message.complete
-                self.answers.ended(label, *counts, message.reason, self.world.ns)
+            self._told_asker(self._tokens[message.token], message)
         elif isinstance(message, peers.Done):
-            self._floors[name, message.token].known_ns = self.world.ns
-        elif isinstance(message, native.Error) and message.name == "shutting-down":
-            pass  # it came to a node that is about to leave
-        elif isinstance(message, native.Subscribed | native.Error):
-            self._answered(visit, message)
+            self._moving[message.token].known_ns = self.world.ns
+        else:
+            super()._answered(visit, message)
+
+    def _told_asker(self, label: str, message: Reply | Counted | Ended) -> None:
+        if isinstance(message, Reply):
+            said = ReceivedMessage(message.envelope).body.decode().split("|")
+            if said[0] != label:
+                self._complain("mixed up", f"a reply to {said[0]} came as one to {label}")
+            else:
+                self.answers.replied(label, said[1], int(said[2]))
+        elif isinstance(message, Counted):
+            self.answers.counted(label, message.repliers)
+        else:
+            counts = message.repliers, message.replies, message.complete
+            self.answers.ended(label, *counts, message.reason, self.world.ns)
 
     # ------------------------------------------------------------------------ the end
 
     def _last_round(self) -> None:
         """All is well: everybody asks, and everybody who is concerned is asked and replies."""
+        self._move_about()
+        self.world.advance(REPAIRED_MS)
         random = Random(f"last round {self.plan.seed}")
-        for number in list(self._visits):
-            if random.random() < 0.7:
-                self._move_to(number, random.randrange(FLOORS))
-        self.world.advance(500)
-        for number in list(self._visits):
-            floor = random.choice((-1, *range(FLOORS)))
+        for number, visit in self._visits.items():
+            floor = random.choice((ANY, *range(FLOORS)))
             topic, n = random.choice(TOPICS), random.randrange(12)
-            probe = Message(topic, attributes={"n": n})
-            owed = {
-                name
-                for name, wish in self._replying.items()
-                if wish.filter.takes(probe) and floor in (-1, self.answers.on(name))
-            }
-            self._ask(number, topic, n, floor, QUIET_LASTS_MS, frozenset(owed))
-            floor = random.randrange(FLOORS)
-            near = {name for name in self._listening if self.answers.on(name) == floor}
-            self._notice(number, floor, frozenset(near))
+            message = replace(self._compose(visit, topic, n, ""), where=where(floor))
+            self._put_quietly(visit, message, floor)
+            self._notice(number, random.randrange(FLOORS))
         self.world.advance(QUIET_LASTS_MS + 3000)
 
+    def _move_about(self) -> None:
+        """Contexts are others, and count soon."""
+        random = Random(f"last moves {self.plan.seed}")
+        for number in self._visits:
+            if random.random() < 0.7:
+                self._move_to(number, random.randrange(FLOORS))
 
-CLIENT_ACTS: dict[str, Any] = {
-    "come": ReplyStory._come,
-    "go": ReplyStory._depart,
-    "move-to": ReplyStory._move_to,
-    "ask": ReplyStory._ask,
-    "notice": ReplyStory._notice,
-}
+    def _put_quietly(self, visit: Visit, message: Message, floor: int) -> None:
+        """Ask when all is well: it is known who has to be asked."""
+        inquiry = self._put(visit, message, floor, QUIET_LASTS_MS)
+        inquiry.quiet = True
+        floors = self.deliveries.floors
+        inquiry.owed = frozenset(
+            name
+            for name, wishes in self._replying.items()
+            if name not in self._gone
+            and floor in (ANY, floors.on(name))
+            and any(one.until_ns == NEVER and one.filter.takes(message) for one in wishes)
+        )
