@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from regraft import kernels
-from regraft.kernels import records, replay, selection
+from regraft.kernels import records, replay, selection, windows
 from regraft.kernels.checksum import crc32c
 from regraft.model.message import Message
 from regraft.model.selector import Selector
 from regraft.wire import native
 
 TWINS = kernels.load_interpreted()
-IN_USE = SimpleNamespace(records=records, replay=replay, selection=selection)
+IN_USE = SimpleNamespace(records=records, replay=replay, selection=selection, windows=windows)
 INTERPRETED = SimpleNamespace(**TWINS)
 SEGMENT = 4096
 FIRST = 3 * SEGMENT
@@ -240,7 +240,7 @@ def test_sequences_of_anything() -> None:
         outcomes = []
         for module in (IN_USE, INTERPRETED):
             try:
-                outcomes.append(module.records.sequences(work, start, end))
+                outcomes.append(module.windows.sequences(work, start, end))
             except ValueError as error:
                 outcomes.append(str(error))
         assert outcomes[0] == outcomes[1]

@@ -659,6 +659,7 @@ class Journal:
     def snapshot_counters(self) -> dict[str, Any]:
         """What the journal holds and has done, for people and for tests."""
         holder = self._drops.holder
+        given = self._batch_end if self._batch else self.persisted_position
         return {
             "segments": len(self.segments),
             "bytes": self.segments.size,
@@ -675,7 +676,7 @@ class Journal:
             "batches": self.batches,
             "batch_bytes_max": self.batch_bytes_max,
             "written_bytes": self.written,
-            "waiting_bytes": self.recorder.used,
+            "waiting_bytes": self.recorder.position - given,
             "snapshots": self.snapshots,
             "segments_dropped": self.dropped_segments,
             "held_by": holder.name if holder is not None else "",

@@ -27,7 +27,7 @@ from regraft.journal.streams import (
     Sink,
     Stream,
 )
-from regraft.kernels.records import sequences
+from regraft.kernels.windows import sequences
 from regraft.limits import DECIDED_MAX
 
 CHUNK_BYTES = 256 * 1024  # of a snapshot: one record

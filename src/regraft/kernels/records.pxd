@@ -1,11 +1,10 @@
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 from regraft.kernels.arrays cimport Ints, Longs, Table
 from regraft.kernels.checksum cimport crc32c_at, pointer_to
-from regraft.kernels.envelope cimport Scan, i64
+from regraft.kernels.envelope cimport i64
 from regraft.kernels.frame cimport HEADER, MESSAGE, bytes_p, put_u32, u32, writable, writable_p
 from regraft.kernels.outlet cimport copy, copy_bytes
 
@@ -35,8 +34,7 @@ cdef enum:
     GROUP = 16
     PRIORITY = 4
     BLOCK_BYTES = 4096
-    PLACED_MIN = 65536
-    ROOMS_MAX = 256
+    ROOM_MIN = 65536
     ROOMS_BYTES_MAX = 67108864
 
 cdef extern from *:
@@ -57,32 +55,26 @@ cdef extern from "Python.h":
 # A room for so many bytes that nobody looks at: the longest unused first.
 cdef inline bytearray room_for(list rooms, Py_ssize_t size):
     cdef bytearray room
-    cdef Py_ssize_t k, capacity = PLACED_MIN
+    cdef Py_ssize_t k, total = 0, capacity = ROOM_MIN
     for k in range(len(rooms)):
         room = rooms[k]
         if (<PyByteArrayObject*>room).ob_exports == 0 and size <= len(room) <= 4 * size:
             del rooms[k]
             rooms.append(room)
             return room
+        total += len(room)
     while capacity < size:
         capacity *= 2
+    while rooms and total + capacity > ROOMS_BYTES_MAX:
+        total -= len(<bytearray>rooms[0])
+        del rooms[0]
     room = PyByteArray_FromStringAndSize(NULL, capacity)  # nothing is cleared
     rooms.append(room)
-    while len(rooms) > ROOMS_MAX or len(rooms) * capacity > ROOMS_BYTES_MAX:
-        del rooms[0]
     return room
 
-cdef inline object placed(list rooms, bytearray data, Py_ssize_t start, Py_ssize_t end,
-                          int64_t offset):
-    cdef Py_ssize_t skip, size = end - start
-    cdef char* source = PyByteArray_AS_STRING(data) + start
-    cdef bytearray room
-    if size < PLACED_MIN:
-        return PyBytes_FromStringAndSize(source, size)
-    room = room_for(rooms, size + BLOCK_BYTES)
-    skip = <Py_ssize_t>((offset - <int64_t>PyByteArray_AS_STRING(room)) & (BLOCK_BYTES - 1))
-    memcpy(PyByteArray_AS_STRING(room) + skip, source, size)
-    return memoryview(room)[skip : skip + size].toreadonly()
+cdef inline Py_ssize_t laid(bytearray room, Py_ssize_t at, int64_t offset):
+    cdef int64_t address = <int64_t>PyByteArray_AS_STRING(room) + at
+    return at + <Py_ssize_t>((offset - address) & (BLOCK_BYTES - 1))
 
 cdef inline int64_t address_of(object view):
     return <int64_t>pointer_to(view)
@@ -94,9 +86,6 @@ cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept:
 
 @cython.locals(size=Py_ssize_t)
 cdef bint whole_frames(bytes_p p, Py_ssize_t at, Py_ssize_t end, int64_t count) noexcept
-
-@cython.locals(scan=Scan, p=bytes_p, size=Py_ssize_t)
-cpdef list sequences(object view, Py_ssize_t start, Py_ssize_t end)
 
 @cython.final
 cdef class Index:
@@ -175,7 +164,6 @@ cdef class Recorder:
     cdef Ints ascending(self, Ints slots)
     @cython.locals(last=int64_t, number=int64_t, k=Py_ssize_t, slot=int32_t, arranged=Ints)
     cdef Ints sort(self, Ints slots)
-    @cython.locals(position=int64_t)
     cpdef int64_t append(self, int kind, bytes payload, int64_t now_us, int64_t count=*,
                          int64_t publisher=*) except -1
     @cython.locals(position=int64_t)
@@ -204,10 +192,13 @@ cdef class Recorder:
     @cython.locals(at=Py_ssize_t, target=writable_p, unsynced=int64_t)
     cdef Py_ssize_t begin(self, int kind, Py_ssize_t size, int64_t count, Py_ssize_t meta,
                           int64_t publisher, int64_t now_us) except -1
-    @cython.locals(at=Py_ssize_t)
+    @cython.locals(begins=bint, most=Py_ssize_t, offset=int64_t)
     cdef Py_ssize_t reserve(self, Py_ssize_t size) except -1
+    @cython.locals(larger=bytearray, start=Py_ssize_t, by=Py_ssize_t)
+    cdef bint grow(self, Py_ssize_t most) except -1
     @cython.locals(end=int64_t, index=int64_t, at=Py_ssize_t, target=writable_p)
     cdef bint close_segment(self) except -1
+    @cython.locals(given=bint)
     cpdef list take(self)
 
 @cython.final

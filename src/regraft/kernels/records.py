@@ -30,7 +30,7 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from regraft.kernels.arrays import Ints, Longs, Table
     from regraft.kernels.checksum import crc32c_at, pointer_to
-    from regraft.kernels.envelope import Scan, i64
+    from regraft.kernels.envelope import i64
     from regraft.kernels.frame import HEADER, MESSAGE, put_u32, u32, writable
     from regraft.kernels.outlet import copy, copy_bytes
 
@@ -69,12 +69,15 @@ if not cython.compiled:
         """The next multiple of 8."""
         return (size + 7) & ~7
 
-    def placed(rooms: list[bytearray], data: bytearray, start: int, end: int, offset: int) -> bytes:
-        """A copy of data[start:end]. Compiled, a large one lies in memory as `offset` does in a
-        block of a file, in a room that nobody looks at any more, if there is one: memory that is
-        new to a process is slow.
+    def room_for(rooms: list[bytearray], size: int) -> bytearray:
+        """Memory for so many bytes, not cleared when compiled; some that nobody looks at any more,
+        if there is: memory that is new to a process is slow.
         """
-        return bytes(memoryview(data)[start:end])
+        return bytearray(size)
+
+    def laid(room: bytearray, at: int, offset: int) -> int:
+        """The first place from `at` on that lies in a block of memory as `offset` in a file."""
+        return at
 
     def address_of(view: Any) -> int:
         """Where it lies in memory: nobody can tell."""
@@ -85,7 +88,8 @@ MAGIC = b"RGRFTEND"
 SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 1 << 31
 BLOCK = 4096  # of a disk and of memory
-BUFFER_KEPT = 8 << 20  # a larger one is let go when only an eighth of it was used
+GIVEN_MIN = 64 << 10  # bytes; less is copied
+BUFFER_KEPT = 1 << 20  # a larger one is let go when little of it was used
 
 
 def fits(view: Any, offset: int) -> bool:
@@ -105,32 +109,6 @@ def whole_frames(p: Any, at: int, end: int, count: int) -> bool:
         at += size
         count -= 1
     return at == end
-
-
-def sequences(view: Any, start: int, end: int) -> list[int]:
-    """The publisher's own sequence of each message in view[start:end]; -1 where it gave none.
-
-    ValueError if these are not whole messages.
-    """
-    found = []
-    scan = Scan()
-    p = pointer_to(view)
-    if start < 0 or end > len(view):
-        raise ValueError(f"there is no {start}:{end} in {len(view)} bytes")
-    while start < end:
-        size = 0
-        if end - start >= HEADER:
-            size = u32(p, start) + 4
-        if size < HEADER or size > end - start or p[start + 4] != MESSAGE:
-            raise ValueError(f"no whole message frame at {start}")
-        if scan.scan(p, start + HEADER, start + size):
-            raise ValueError(f"a malformed envelope at {start + HEADER}")
-        if scan.seen >> 11 & 1:
-            found.append(scan.field_raw[11])
-        else:
-            found.append(-1)
-        start += size
-    return found
 
 
 class Index:
@@ -230,10 +208,12 @@ class Recorder:
         self.epoch = 0
         self.time_us = 0  # of the last record
         self.buffer = bytearray()
-        self.rooms: list[bytearray] = []  # of what was taken: see `placed`
+        self.rooms: list[bytearray] = []  # buffers, of which some were taken: see `room_for`
         self.used = 0
         self.group = -1  # where the TRANSACTION record of an open group is in the buffer
-        self.pieces: list[tuple[int, int, int]] = []  # segment, offset, where in the buffer
+        self.pieces: list[
+            list[int]
+        ] = []  # segment, offset, from and (but the last) to in the buffer
         self.piece_first = -1  # the segment of the last piece
         self.nothing = Ints()
         self.index = Index(index_every)
@@ -399,9 +379,8 @@ class Recorder:
     ) -> int:
         """Add a record that belongs to no stream; its position."""
         self.make_room(RECORD + len(payload), self.nothing, now_us)
-        position = self.position
         self.write(kind, payload, now_us, count, publisher)
-        return position
+        return self.position - padded(RECORD + len(payload))
 
     def open_group(self, publisher: int, now_us: int) -> int:
         """Records from here on count all together, or none; the position where that begins."""
@@ -578,16 +557,33 @@ class Recorder:
 
     def reserve(self, size: int) -> int:
         """Take `size` more bytes of the buffer, for what comes next in this segment."""
-        at = self.used
-        if at + size > len(self.buffer):
-            larger = bytearray(max(4096, 2 * len(self.buffer), at + size))
-            larger[:at] = memoryview(self.buffer)[:at]
-            self.buffer = larger
-        if self.piece_first != self.first:
-            self.pieces.append((self.first, self.position - self.first, at))
+        begins = self.piece_first != self.first
+        most = self.used + size + (BLOCK if begins else 0)
+        if most > len(self.buffer):
+            self.grow(most)
+        if begins:
+            offset = self.position - self.first
+            if self.pieces:
+                self.pieces[len(self.pieces) - 1][3] = self.used
+            self.used = laid(self.buffer, self.used, offset)
+            self.pieces.append([self.first, offset, self.used, 0])
             self.piece_first = self.first
-        self.used = at + size
-        return at
+        self.used += size
+        return self.used - size
+
+    def grow(self, most: int) -> bool:
+        """Have a buffer for so many bytes; what is in it keeps its place in a block."""
+        larger = room_for(self.rooms, max(2 * len(self.buffer), most + BLOCK))
+        if self.pieces:
+            start = self.pieces[0][2]
+            by = laid(larger, 0, self.pieces[0][1]) - start
+            larger[start + by : self.used + by] = memoryview(self.buffer)[start : self.used]
+            self.pieces = [[*piece[:2], piece[2] + by, piece[3] + by] for piece in self.pieces]
+            self.used += by
+            if self.group >= 0:
+                self.group += by
+        self.buffer = larger
+        return True
 
     def close_segment(self) -> bool:
         """Write what ends a segment, as far as there is room, and go on to the next.
@@ -613,14 +609,21 @@ class Recorder:
         return True
 
     def take(self) -> list[tuple[int, int, bytes | memoryview]]:
-        """What was added since the last call, for each segment: its first, offset, bytes."""
+        """What was added since the last call, for each segment: its first, offset, bytes.
+
+        If it is much, the buffer itself is given away: each piece lies in it as in its file.
+        """
         taken: list[tuple[int, int, bytes | memoryview]] = []
-        end = self.used
-        for first, offset, start in reversed(self.pieces):
-            taken.append((first, offset, placed(self.rooms, self.buffer, start, end, offset)))
-            end = start
-        taken.reverse()
-        if len(self.buffer) > BUFFER_KEPT and self.used < len(self.buffer) // 8:
+        view = memoryview(self.buffer).toreadonly()
+        given = self.used >= GIVEN_MIN
+        if self.pieces:
+            self.pieces[len(self.pieces) - 1][3] = self.used
+        for first, offset, start, end in self.pieces:
+            data = view[start:end]
+            taken.append((first, offset, data if given else bytes(data)))
+        if given:
+            self.buffer = room_for(self.rooms, self.used + self.used // 4)
+        elif len(self.buffer) > BUFFER_KEPT:
             self.buffer = bytearray()
         self.used = 0
         self.pieces = []

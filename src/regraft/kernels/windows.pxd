@@ -1,6 +1,8 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
-from regraft.kernels.frame cimport writable, writable_p
+from regraft.kernels.checksum cimport pointer_to
+from regraft.kernels.envelope cimport Scan
+from regraft.kernels.frame cimport HEADER, MESSAGE, bytes_p, u32, writable, writable_p
 
 cpdef enum:
     NEW = 0
@@ -43,3 +45,6 @@ cdef class Copies:
 
     @cython.locals(window=Window)
     cpdef bint is_new(self, bytes sender, uint64_t sequence) except -1
+
+@cython.locals(scan=Scan, p=bytes_p, size=Py_ssize_t)
+cpdef list sequences(object view, Py_ssize_t start, Py_ssize_t end)

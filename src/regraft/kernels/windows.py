@@ -8,13 +8,17 @@ not needed any more.
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import cython
 except ModuleNotFoundError:  # Cython is needed to compile, not to run
     from regraft.kernels import _shadow as cython
 
 if not cython.compiled:
-    from regraft.kernels.frame import writable
+    from regraft.kernels.checksum import pointer_to
+    from regraft.kernels.envelope import Scan
+    from regraft.kernels.frame import HEADER, MESSAGE, u32, writable
 
     NEW = 0
     KNOWN = 1
@@ -182,3 +186,29 @@ class Copies:
                 self.windows = {}
             self.windows[sender] = window
         return window.accept(sequence) == NEW
+
+
+def sequences(view: Any, start: int, end: int) -> list[int]:
+    """The publisher's own sequence of each message in view[start:end]; -1 where it gave none.
+
+    ValueError if these are not whole messages.
+    """
+    found = []
+    scan = Scan()
+    p = pointer_to(view)
+    if start < 0 or end > len(view):
+        raise ValueError(f"there is no {start}:{end} in {len(view)} bytes")
+    while start < end:
+        size = 0
+        if end - start >= HEADER:
+            size = u32(p, start) + 4
+        if size < HEADER or size > end - start or p[start + 4] != MESSAGE:
+            raise ValueError(f"no whole message frame at {start}")
+        if scan.scan(p, start + HEADER, start + size):
+            raise ValueError(f"a malformed envelope at {start + HEADER}")
+        if scan.seen >> 11 & 1:
+            found.append(scan.field_raw[11])
+        else:
+            found.append(-1)
+        start += size
+    return found

@@ -216,9 +216,9 @@ class Disk:
                 if file is None or first != self._first:
                     file = self._turn_to(first, request.size)
                 what = "write"
-                file.write(data, offset)
-                what = "sync"
-                file.sync()
+                if not file.write(data, offset):
+                    what = "sync"
+                    file.sync()
             except OSError as error:
                 return self._give_up(what, first, error)
             self.persisted_bytes += len(data)

@@ -152,6 +152,7 @@ class Disks:
     letters: dict[bytes, Letter] = field(default_factory=dict)  # of all
     counts: dict[str, int] = field(default_factory=dict)
     custodies: Custodies = field(init=False)
+    over: bool = False  # nobody says anything any more
     _firsts: dict[Letter, Place] = field(default_factory=dict)  # where letters began
 
     def __post_init__(self) -> None:
@@ -436,6 +437,7 @@ class Disks:
 
     def finish(self) -> None:
         """No node runs any more, and somebody looks what is left."""
+        self.over = True
         for name, place in self.places.items():
             boxes = [box for box in BOXES if box[0] in place.ledger.current]
             for final in (False, True):

@@ -414,7 +414,7 @@ class NetworkStory:
         return True
 
     def _say(self, visit: Visit, kept: bool, topic: str, n: int, color: str, size: int) -> None:
-        if visit.guest.name in self._gone:
+        if visit.guest.name in self._gone or self.disks.over:
             return
         message = self._compose(visit, topic, n, color)
         if kept:

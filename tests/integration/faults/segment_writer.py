@@ -1,12 +1,14 @@
-"""Uses the disk of a node as its journal does: `segment_writer.py FOLDER whole|large|nameless`.
+"""Uses the disk of a node as its journal does: `segment_writer.py FOLDER MODE`.
 
 Records of 512 bytes, each full of its number, fill small segments one after the other. The next
 segment is prepared in time, the fifth last one dropped. A number that was persisted is a line of
-the output. `large` writes so much at a time that it goes past the kernel's cache. `nameless` never
-syncs the folder: a mistake that a power cut has to show.
+the output. Mode `whole` is that; `large` writes so much at a time that it goes past the kernel's
+cache, `reserved` does that in segments that were never written to before. `nameless` never
+syncs the folder, `hasty` is `reserved` without syncs: mistakes that a power cut has to show.
 """
 
 import mmap
+import os
 import sys
 from pathlib import Path
 from queue import SimpleQueue
@@ -31,6 +33,11 @@ class Layout(NamedTuple):
 
 SMALL = Layout(32 * RECORD, 3)
 LARGE = Layout(2048 * RECORD, 301)
+
+
+def layout_of(mode: str) -> Layout:
+    """What a mode writes."""
+    return LARGE if mode in ("large", "reserved", "hasty") else SMALL
 
 
 def record(number: int) -> bytes:
@@ -63,7 +70,13 @@ def main() -> None:
     disk = Disk(folder, reported.put)
     if mode == "nameless":
         segments.sync_folder = lambda path: None
-    layout = LARGE if mode == "large" else SMALL
+    if mode == "hasty":
+        pwritev = os.pwritev
+        os.pwritev = lambda file, parts, offset, flags: pwritev(file, parts, offset)
+    new = mode in ("reserved", "hasty")
+    if new:
+        disk._is_calm = lambda first: False
+    layout = layout_of(mode)
     size = layout.segment
     number = 0
     while True:
@@ -71,8 +84,11 @@ def main() -> None:
         for first, offset, data in batch:
             if offset <= size * 3 // 4 < offset + len(data):
                 disk.perform(PrepareSegment(first + size, size))
-            if offset == 0:
-                disk.perform(RemoveSegment(first - (KEPT + 1) * size))
+            gone = first - (KEPT + 1) * size
+            if offset == 0 and new:  # no segment is used again
+                (folder / segments.segment_name(gone)).unlink(missing_ok=True)
+            elif offset == 0:
+                disk.perform(RemoveSegment(gone))
         disk.perform(Persist(batch, size))
         while not isinstance(event := reported.get(), Persisted):
             if isinstance(event, DiskFailed):

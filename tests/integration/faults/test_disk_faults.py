@@ -6,13 +6,14 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
 from faults import image, need, smallfs, strace
-from faults.segment_writer import KEPT, LARGE, RECORD, SMALL, Layout, record
+from faults.segment_writer import KEPT, RECORD, SMALL, Layout, layout_of, record
 from faults.strace import Inject
 from faults.witness import witness
 from regraft import kernels
@@ -35,10 +36,6 @@ def mode_with(call: str) -> str:
     return "large"
 
 
-def layout_of(mode: str) -> Layout:
-    return LARGE if mode == "large" else SMALL
-
-
 def lost(folder: Path, last: int, layout: Layout = SMALL) -> int:
     """How many of the records up to the last one that was acknowledged are not there."""
     with open_segments(folder) as segments:
@@ -53,8 +50,7 @@ def lost(folder: Path, last: int, layout: Layout = SMALL) -> int:
     return missing
 
 
-def lost_in_cuts(mode: str, cuts: int) -> list[int]:
-    result = []
+def lost_in_cuts(mode: str, cuts: int) -> Iterator[int]:
     with image.image(16) as disk:
         command = [sys.executable, WRITER, str(disk.folder / "journal"), mode]
         with witness(command) as writer:
@@ -62,19 +58,21 @@ def lost_in_cuts(mode: str, cuts: int) -> list[int]:
                 writer.wait_for(40)
                 with disk.cut(writer.pid, then=writer.note) as folder:
                     last = int(writer.known[-1])
-                    result.append(lost(folder / "journal", last, layout_of(mode)))
-    return result
+                    yield lost(folder / "journal", last, layout_of(mode))
 
 
-@pytest.mark.parametrize("mode", ["whole", "large"])
+@pytest.mark.parametrize("mode", ["whole", "large", "reserved"])
 def test_power_cuts_take_nothing_of_what_was_persisted(mode: str) -> None:
     need(image.missing())
-    assert lost_in_cuts(mode, 12) == [0] * 12
+    assert list(lost_in_cuts(mode, 12)) == [0] * 12
 
 
-def test_power_cuts_show_that_the_folder_was_not_synced() -> None:
+@pytest.mark.parametrize("mistake", ["nameless", "hasty"])
+def test_power_cuts_show_what_was_not_synced(mistake: str) -> None:
     need(image.missing())
-    assert sum(lost_in_cuts("nameless", 3)) > 0, "a power cut hides what it should show"
+    if mistake == "hasty":
+        mode_with(PAST_CACHE)
+    assert any(lost_in_cuts(mistake, 60)), "a power cut hides what it should show"
 
 
 @pytest.mark.parametrize("ordinal", [1, 12, 30])

@@ -9,6 +9,8 @@ import pytest
 
 from regraft import kernels
 from regraft.kernels import windows as in_use
+from regraft.model.message import Message
+from regraft.wire import native
 
 TWIN = kernels.load_interpreted()["windows"]
 NEW, KNOWN, TOO_OLD = 0, 1, 2
@@ -160,3 +162,19 @@ def test_other_bytes_are_no_state(module: ModuleType) -> None:
     for state in wrong:
         with pytest.raises(ValueError, match="not the state"):
             module.Window(state)
+
+
+def test_sequences_of_publishers(module: ModuleType) -> None:
+    numbers = [None, 0, 5, 2**63, 2**64 - 1, None]
+    data = b"".join(native.encode(Message("t", b"x", sequence=number)) for number in numbers)
+    assert module.sequences(b"ab" + data + b"c", 2, 2 + len(data)) == [
+        -1 if number is None else number for number in numbers
+    ]
+    assert module.sequences(data, 7, 7) == []
+    for start, end in ((0, len(data) - 1), (1, len(data)), (-1, 5), (0, len(data) + 1), (0, 11)):
+        with pytest.raises(ValueError, match=r"."):
+            module.sequences(data, start, end)
+    with pytest.raises(ValueError, match="no whole message"):
+        module.sequences(native.encode(native.Heartbeat()), 0, 12)
+    with pytest.raises(ValueError, match="malformed"):
+        module.sequences(native.frame(7, b""), 0, 12)
