@@ -8,7 +8,7 @@ Rules:
   its own tree as far as is known, or that are held down.
 - Siblings come with the smallest id first: when a root dies, its children ask each other at the
   same time, and a root that asks grants only larger ids. So all meet below the smallest.
-- A root that looks for other trees asks a few: seeds, and a random choice of the others; those that
+- A root that looks for other trees asks a few, of the seeds and of the others; those that failed or
   were in its own tree when it last asked come last, the longest ago first.
 - A neighbour lost too often is *held down* for a while, twice as long each time; one that was
   removed by hand, too. The one may come back if nothing else is left, the other may not.
@@ -208,13 +208,12 @@ class Candidates:
 
         Those first that were not tried for long, whatever came of it: everybody has his turn.
         """
-        seeds = [known.address for known in self._known.values() if known.seed]
-        random.shuffle(seeds)
         known = [known for known in self._known.values() if not linked(known.address)]
-        others = [one for one in known if not one.seed]
-        random.shuffle(others)
-        others.sort(key=lambda one: max(one.own_ns or 0, one.failed_ns or 0))
-        return [*seeds[:count], *(known.address for known in others[:count])]
+        random.shuffle(known)
+        known.sort(key=lambda one: max(one.own_ns or 0, one.failed_ns or 0))
+        seeds = [one.address for one in known if one.seed]
+        others = [one.address for one in known if not one.seed]
+        return [*seeds[:count], *others[:count]]
 
     def _make_room(self) -> None:
         """Forget one if there are too many."""

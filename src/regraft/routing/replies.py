@@ -15,7 +15,7 @@ Rules:
   Ids of questions that are over are remembered for a while, up to `KNOWN_MAX` of them.
 
 Bugs that tests plant: "dead-is-done", a branch that was lost counts as one that is done;
-"late-is-done", the same of one that took too long; "uncounted", nobody looks how many replies came.
+"late-is-done", the same of one that took too long.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Replies:
             pending.repliers += repliers
         if not complete:
             pending.spoil(reason or "a branch is not complete")
-        elif replies != came and "uncounted" not in self.bugs:
+        elif replies != came:
             pending.spoil("replies were lost on the way")
         self._leave(pending, key)
         return not pending.branches

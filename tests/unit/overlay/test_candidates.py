@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from table import ME, Table, address, node
 
 from regraft.overlay.actions import Dial, HangUp
@@ -69,6 +70,20 @@ def test_a_search_asks_seeds_and_a_choice_of_others() -> None:
     found = known.for_search(4, Random(1), lambda address: False)
     assert sorted(found[:2]) == sorted(["elsewhere:1", address(1)])
     assert sorted(found[2:]) == sorted(address(number) for number in range(26, 30))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_seed_has_its_turn_in_a_search(seed: int) -> None:
+    known, random = cache(), Random(seed)
+    for number in range(1, 14):
+        known.seed(address(number))
+    found: set[str] = set()
+    for moment in range(1, 4):
+        asked = known.for_search(4, random, address(1).__eq__)
+        for name in asked:
+            known.own(name, moment * MS)
+        found.update(asked)
+    assert found == {address(number) for number in range(2, 14)}
 
 
 def test_the_cache_is_bounded_and_keeps_seeds() -> None:
