@@ -260,6 +260,12 @@ class Node:
                 self._received(event, event is events[-1], now)
             else:
                 HANDLERS[type(event)](self, event, now)
+        if storage is None or not storage.unfinished or len(events) > 1:
+            self._end(storage, now)
+        return self._leave(storage, now)
+
+    def _end(self, storage: Storage | None, now: Now) -> None:
+        """A step ends: do what may concern more than one event."""
         if self._router.lane.unplaced:
             self._groups.place(now)
         if self._custody is not None:
@@ -274,6 +280,9 @@ class Node:
             self._network.end(now)
         if self._offers.stirred:
             self._offers.work(now)
+
+    def _leave(self, storage: Storage | None, now: Now) -> list[Effect]:
+        """What should be done; and when to go on, if there is more to do."""
         busy = self._waiting or self._router.leaving or (storage is not None and storage.stirred)
         busy = busy or self._offers.stirred
         if busy and not self._awake:

@@ -74,7 +74,7 @@ class Storage:
         self._waiting: deque[tuple[int, Action, Action | None]] = deque()
         self._stirred: dict[Stream, int] = {}  # got more: from which position on
         self._publishers: dict[int, Publisher] = {}  # by connection
-        self._unfinished = False  # a batch is persisted, and its publishers know; nobody else does
+        self.unfinished = False  # a batch is persisted, and its publishers know; nobody else does
         self._refusal = ""
         self._crowded = False  # somebody was refused because too many publish
         self._now = Now(0, 0)
@@ -116,7 +116,7 @@ class Storage:
         """A step begins."""
         self._now = now
         self.mailroom.boxes.handed.clear()
-        if self._unfinished:
+        if self.unfinished:
             self._finish(now)
 
     def end(self, now: Now) -> None:
@@ -124,7 +124,7 @@ class Storage:
         if self.keeper.delayed:
             self.mailroom.delays.take(now)
         if self.journal.recorder.used:
-            if self._unfinished:
+            if self.unfinished:
                 self._finish(now)
             self.journal.flush(now.wall_us)
         if self.confirm_early:
@@ -163,13 +163,13 @@ class Storage:
         """
         batch = self.journal.batch
         self._release_pieces(batch, now)
-        self._unfinished = True
+        self.unfinished = True
         if len(batch) > 1 or len(batch[0].data) > SMALL_BYTES or self.journal.recorder.used:
             self._finish(now)
 
     def _finish(self, now: Now) -> None:
         """The batch is persisted, and its publishers were told."""
-        self._unfinished = False
+        self.unfinished = False
         was_full = self.journal.disk_full
         self.journal.persisted(now.wall_us)
         self._note_room(was_full)
@@ -185,7 +185,7 @@ class Storage:
     @property
     def stirred(self) -> bool:
         """Whether there are streams whose readers do not know yet that there is more."""
-        return self._unfinished or bool(self._stirred)
+        return self.unfinished or bool(self._stirred)
 
     def stir(self, now: Now) -> None:
         """Tell readers that there is more, of some streams: others must not wait for all of them.
