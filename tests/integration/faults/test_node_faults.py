@@ -23,7 +23,7 @@ from regraft.errors import RegraftError
 
 CUTS = int(os.environ.get("REGRAFT_FAULT_CUTS", "30"))
 SAMPLES = int(os.environ.get("REGRAFT_FAULT_SAMPLES", "15"))
-CUTS_FOR_A_BUG = 60
+CUTS_FOR_A_BUG = 300  # about one in twenty shows it, and the first one that does is the last
 
 
 def cut(log: Path, cuts: int, in_memory: bool, **variables: str) -> list[list[str]]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from network.cluster import Cluster, inner_of
+from network.cluster import Cluster, leaf_of
 from regraft import Client, connect, connect_blocking
 
 NODES = 4
@@ -133,7 +133,7 @@ async def in_the_shell(url: str, names: set[str]) -> None:
 def test_a_node_that_says_nothing_is_named(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         topologies = await cluster.one_tree()
-        victim = inner_of(topologies)
+        victim = leaf_of(topologies)
         home = next(name for name in cluster.names if name != victim)
         clients = [
             await connect(node.url, client_id=f"at-{node.name}", reconnect=False)
