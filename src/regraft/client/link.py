@@ -116,9 +116,10 @@ class Concluded(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """The node does not answer the oldest request: a command, or a question of what it holds."""
+    """The node does not do what a command said; or, without a token, does not say what it holds."""
 
     error: RegraftError
+    token: int
 
 
 class Replied(NamedTuple):
@@ -303,7 +304,7 @@ class Link:
         if message.subscription:
             return Settled(message.subscription, error)
         if not message.ordinal:
-            return Denied(error)
+            return Denied(error, message.token)
         count = message.count or 1
         sequences = self.outbox.sequences_of(message.ordinal, count)
         return Refused(message.ordinal, count, error, sequences)

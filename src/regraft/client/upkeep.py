@@ -591,8 +591,8 @@ class Upkeep:
                 waiting_for = self._decisions.pop((decided.serial, decided.gid), None)
                 if waiting_for is not None:
                     _resolve(waiting_for, decided)
-            case Denied(error):
-                self._denied(error)
+            case Denied(error, token):
+                self._denied(error, token)
             case Replied(message):
                 self._answered_question(message)
             case Missed(messages, reason):
@@ -611,13 +611,13 @@ class Upkeep:
     ) -> None:
         future = self._answers.get(id)
         subscription = self._subscriptions.get(id)
-        if answer is not None and subscription is None:
-            return  # it was asked for again at a reconnection, and is not wanted any more
-        durable = subscription if isinstance(subscription, Durable) else None
-        if durable is not None and answer is not None:
-            durable.stood(answer)
-        if durable is not None and error is not None:
-            other = durable.instead(error)
+        if answer is not None and subscription is None:  # given up before it was confirmed
+            self._write(native.encode(native.Unsubscribe(id)))
+            return
+        if isinstance(subscription, Durable):
+            if answer is not None:
+                subscription.stood(answer)
+            other = subscription.instead(error) if error is not None else None
             if other is not None:
                 self._write(native.encode(other))
                 return
@@ -635,12 +635,12 @@ class Upkeep:
             if future is not None:
                 _resolve(future, answer)
 
-    def _denied(self, error: RegraftError) -> None:
-        """It says not to what; requests are answered in their order, so the oldest gets it."""
-        oldest = list(self._requests)[:1]
-        if not oldest:
+    def _denied(self, error: RegraftError, token: int) -> None:
+        """Without a token it is about the oldest question, as these are answered in their order."""
+        asked = [token] if token else [key for key, (asks, _) in self._requests.items() if asks]
+        if not asked:
             log.warning("the node says: %s", error)
-        self._answered(oldest, error)
+        self._answered(asked[:1], error)
 
     def _refused(self, event: Refused) -> None:
         told = False

@@ -114,7 +114,7 @@ class Bulk:
         if self._connections.get(c.key) is not c or c.state is not OPEN:
             return
         if isinstance(result, RegraftError):
-            self._outflow.send_in_place(c, native.Error.of(result), now)
+            self._outflow.send_in_place(c, native.Error.of(result, token=token), now)
         else:
             self._outflow.send_in_place(c, peers.Done(token, bulk.encode(result)), now)
 

@@ -423,7 +423,7 @@ class Control:
         try:
             self._contexts.set(c.key, message.attributes)
         except RegraftError as error:
-            self._outflow.send_in_place(c, native.Error.of(error), now)
+            self._outflow.send_in_place(c, native.Error.of(error, token=message.token), now)
             return
         self._outflow.send_in_place(c, peers.Done(message.token, b"{}"), now)
 
@@ -443,7 +443,8 @@ class Control:
             if c.state is not OPEN:
                 return
             if isinstance(answer, RegraftError):
-                self._outflow.send_in_place(c, native.Error.of(answer), now)
+                report = native.Error.of(answer, token=message.token)
+                self._outflow.send_in_place(c, report, now)
             else:
                 data = json.dumps(answer).encode()
                 self._outflow.send_in_place(c, peers.Done(message.token, data), now)
@@ -478,7 +479,7 @@ class Control:
                 raise LocalError("not-supported", "this node takes part in no network")
             answer = self.network.operating.command(message.what, message.json, now)
         except RegraftError as error:
-            self._outflow.send_in_place(c, native.Error.of(error), now)
+            done(error, now)
             return
         done(answer, now)
 

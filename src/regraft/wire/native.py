@@ -335,6 +335,7 @@ class Error:
     ordinal: int = uint64(6)
     count: int = uint64(7)
     settlement: bool = boolean(8)
+    token: int = uint64(9)
 
     @classmethod
     def of(
@@ -345,20 +346,19 @@ class Error:
         ordinal: int = 0,
         count: int = 0,
         settlement: bool = False,
+        token: int = 0,
     ) -> Error:
         """What to send about an error; it can always be encoded, whatever its text quotes."""
         code = exc.code
         text = exc.text[:_ERROR_TEXT_MAX].encode(errors="replace").decode()
-        about = subscription, ordinal, count, settlement
+        about = subscription, ordinal, count, settlement, token
         return cls(code.number, code.name, text, code.fatal, *about)
 
     def exception(self) -> RegraftError:
         """What to raise for an error that was received."""
         code = BY_NUMBER.get(self.code)
         if code is None:
-            text = (
-                f"{self.text} (error {self.code} {self.name!r}, which this version does not know)"
-            )
+            text = f"{self.text} (error {self.code} {self.name!r}, unknown to this version)"
             return PeerError("protocol-violation", text)
         return _BLAME.get(code.name, PeerError)(code.name, self.text or code.meaning)
 

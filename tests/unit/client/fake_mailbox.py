@@ -115,7 +115,7 @@ class FakeMailbox:
                 try:
                     answer = self.obey(message.what, arguments)
                 except RegraftError as error:
-                    return [native.Error.of(error)]
+                    return [native.Error.of(error, token=message.token)]
                 return [peers.Done(message.token, json.dumps(answer).encode())]
         return []
 

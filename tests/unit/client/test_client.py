@@ -269,6 +269,40 @@ async def test_requests_are_answered_in_their_order() -> None:
 
 
 @virtual_time
+async def test_an_error_is_for_the_command_whose_token_it_has() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        link = client._latest
+        assert link is not None
+        slow = asyncio.create_task(client.command("slow"))
+        quick = asyncio.create_task(client.command("quick"))
+        looked = asyncio.create_task(client.inspect("node"))
+        await asyncio.sleep(0)
+        first = min(client._requests)
+        for token, text in ((first + 1, "quick"), (0, "a look"), (first, "slow")):
+            error = native.Error.of(LocalError("not-supported", text), token=token)
+            client._received(link, native.encode(error))
+        for task, text in ((slow, "slow"), (quick, "quick"), (looked, "a look")):
+            with pytest.raises(LocalError, match=text):
+                await task
+
+
+@virtual_time
+async def test_a_subscription_that_was_given_up_is_taken_back() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        with pytest.raises(WorldError, match="did not answer"):
+            await client.subscribe("a", timeout=0)
+        given_up = asyncio.create_task(client.subscribe("b"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        kept = await client.subscribe("c")
+        await asyncio.sleep(1)
+        rows = (await client.inspect("subscriptions"))["rows"]
+        assert [row["id"] for row in rows] == [kept.id]
+
+
+@virtual_time
 async def test_a_command_that_nobody_answers_does_not_take_the_answer_of_the_next() -> None:
     async with Bus() as bus:
         client = await bus.connect()

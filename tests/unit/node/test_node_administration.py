@@ -525,3 +525,14 @@ def test_a_node_without_a_journal_has_nothing_to_administer() -> None:
     client = World().connect()
     client.send(peers.Command(1, "queue-list", b""))
     assert error(client) == "not-supported"
+
+
+def test_an_error_says_which_command_it_is_about() -> None:
+    world = KeepingWorld()
+    client = world.connect()
+    client.send(peers.Command(7, "queue-create", b'{"name": "q", "topic": "t"}'))
+    client.send(peers.Command(8, "queue-show", b'{"name": "nothing"}'))
+    (refused,) = (found for found in client.take() if isinstance(found, native.Error))
+    assert (refused.name, refused.token) == ("unknown-mailbox", 8)
+    world.persist()
+    assert [found.token for found in client.take() if isinstance(found, peers.Done)] == [7]
