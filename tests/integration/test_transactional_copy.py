@@ -55,18 +55,27 @@ async def copy(client, queue):
             count = at_once
     return count
 
+async def copy_all(client):
+    async with client.queue(source, in_flight=2 * at_once) as queue:
+        while True:
+            try:
+                copied = await copy(client, queue)
+            except regraft.RegraftError as error:  # it was rolled back: it comes again
+                if error.code.name not in ("rolled-back", "not-waiting", "connection-lost"):
+                    raise
+                print("again", error, flush=True)
+                continue
+            print("copied", copied, flush=True)
+
 async def main():
     async with await connected() as client:
-        async with client.queue(source, in_flight=2 * at_once) as queue:
-            while True:
-                try:
-                    copied = await copy(client, queue)
-                except regraft.RegraftError as error:  # it was rolled back: it comes again
-                    if error.code.name not in ("rolled-back", "not-waiting", "connection-lost"):
-                        raise
-                    print("again", error, flush=True)
-                    continue
-                print("copied", copied, flush=True)
+        while True:
+            try:
+                await copy_all(client)
+            except regraft.WorldError as error:  # the node died when it was asked for the queue
+                if error.code.name != "connection-lost":
+                    raise
+                print("again", error, flush=True)
 
 asyncio.run(main())
 """
