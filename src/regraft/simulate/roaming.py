@@ -198,7 +198,8 @@ class Roaming:
         calm = 0
         for _ in range(COLLECT_ROUNDS):
             self.world.advance(COLLECT_MS)
-            calm = 0 if self.settle(1.0) else calm + 1
+            came = any(one.stands for one in self.stays)  # it may have to follow it over many nodes
+            calm = 0 if self.settle(1.0) or not came else calm + 1
             if calm > 10:
                 break
         if not any(one.stands for one in self.stays):
