@@ -291,10 +291,13 @@ class Driver:
             answers.append(Unsent(peer.key, 0))
 
     def _keep(self, peer: Peer, pieces: Sequence[bytes | memoryview], sent: int) -> None:
-        """Copy what the kernel did not take."""
-        rest = b"".join(pieces)[sent:] if len(pieces) > 1 else bytes(pieces[0][sent:])
-        peer.unsent.append(rest)
-        peer.unsent_size += len(rest)
+        """Keep what the kernel did not take: a copy, unless its bytes cannot change anyway."""
+        for piece in pieces:
+            rest = memoryview(piece)[sent:]
+            sent -= min(sent, len(piece))
+            if len(rest):
+                peer.unsent.append(rest if type(rest.obj) is bytes else bytes(rest))
+                peer.unsent_size += len(rest)
 
     def _writable(self, peer: Peer) -> None:
         pieces = list(peer.unsent)[:PIECES_MAX]
