@@ -388,8 +388,9 @@ class Driver:
     def _wake_at(self, effect: WakeAt, answers: list[Event]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0.0, (effect.ns - self._now().ns) / 1e9)
-        self._timer = self._loop.call_later(delay_s, self._tick)
+        # The loop counts in milliseconds, and the nearest may be too early: again and again.
+        delay_ms = max(0, -((self._now().ns - effect.ns) // 1_000_000))
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
 
     def _now(self) -> Now:
         return self._clock.now()

@@ -14,7 +14,7 @@ import pytest
 from regraft.journal.requests import Persist, Piece
 from regraft.limits import Limits
 from regraft.model.identity import Identity
-from regraft.node.effect import Effect, Write
+from regraft.node.effect import Effect, WakeAt, Write
 from regraft.node.event import Event, Now, Persisted, Received
 from regraft.node.node import Node
 from regraft.runtime.clock import JUMP_US, Clock
@@ -110,6 +110,26 @@ def test_what_the_kernel_does_not_take_is_copied_if_it_may_change() -> None:
     got, kept = asyncio.run(main())
     assert got == sent + b"tail"
     assert any(obj is fixed for obj in kept)
+
+
+@pytest.mark.parametrize(
+    ("ns", "delay_s"),
+    [(-5, 0.0), (0, 0.0), (1, 0.001), (400_000, 0.001), (1_000_000, 0.001), (1_000_001, 0.002)],
+)
+def test_a_node_is_not_woken_too_early(ns: int, delay_s: float) -> None:
+    delays: list[float] = []
+
+    class Loop:
+        def call_later(self, delay_s: float, *_: object) -> None:
+            delays.append(delay_s)
+
+    driver = Driver(
+        cast(Node, Recording()),
+        Clock(lambda: 7_000_000_123, lambda: 0),
+        cast(asyncio.AbstractEventLoop, Loop()),
+    )
+    driver._wake_at(WakeAt(7_000_000_123 + ns), [])
+    assert delays == [delay_s]
 
 
 def test_the_clock_follows_drift_at_once_and_jumps_slowly() -> None:
