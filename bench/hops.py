@@ -7,7 +7,8 @@ as many NATS servers beside it. Then what the nodes of the tree hold and say to 
 clients subscribe, with covering and without (`interests.py`).
 
 A hop is what the network uses more than one node that does the same work alone, divided by the
-number of links that a message crosses.
+number of links that a message crosses. Where there is a rate, the same node is also measured while
+the line has that rate to carry, too: not to be judged, but to tell what neighbours cost.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import argparse
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from bench import interests, report
 from bench.dialects import LostError, Work
-from bench.load import Measurement, Window, failed, measure
+from bench.load import FORK, Measurement, Window, failed, measure
 from bench.network import Network, nats_cluster, planted
 from bench.servers import NATS, AbsentError, Neighbours
 
@@ -29,11 +31,13 @@ LINE = (None, 0, 1, 2, 3, 4, 5)
 TREE = (None, 0, 0, 1, 1, 2, 2)
 LEAVES = 4
 BOUND = 1.3  # deliveries of a single node
+BESIDE_SECONDS = 1.0  # that the other network is busy for longer
 RATE = 20_000  # messages a second, where it is not as many as can be
 WHERE = "price > 100 AND symbol = 'ACME'"
 
 SINGLE, LINE_OF, TREE_OF, CLUSTER = "one node", "line of 7", "tree of 7", "nats, cluster of 7"
 NATS_SINGLE = "nats, one server"
+BESIDE = "one node, beside the line"  # which has the same to do meanwhile
 # Links that a message crosses: by network and the number of takers.
 CROSSED = {(LINE_OF, 1): 6, (TREE_OF, LEAVES): 6, (CLUSTER, 1): 1, (CLUSTER, LEAVES): LEAVES}
 ALONE = {LINE_OF: SINGLE, TREE_OF: SINGLE, CLUSTER: NATS_SINGLE}
@@ -121,17 +125,34 @@ def measure_one(network: Network, work: Work, window: Window) -> Measurement:
         return failed(work, repr(error))
 
 
+def measure_beside(network: Network, busy: Network, work: Work, window: Window) -> Measurement:
+    """One network while another one has the same to do, from before until after."""
+    longer = replace(window, seconds=window.warm_seconds + window.seconds + BESIDE_SECONDS)
+    other = FORK.Process(target=measure_one, args=(busy, work, longer))
+    other.start()
+    try:
+        time.sleep(BESIDE_SECONDS / 2)
+        return measure_one(network, work, window)
+    finally:
+        other.join()
+
+
 def run_work(
     work: Work, found: dict[str, Network], window: Window, rounds: int, seen: str
 ) -> Results:
     """All rounds of one work; each begins with another network."""
     order = cases(found, work)
+    if window.rate:
+        order.append((BESIDE, 1))
     results = Results(work, window.rate, {case: [] for case in order})
     print(f"{results.label}: {rounds} x {len(order)} {seen}", file=sys.stderr, flush=True)
     for _ in range(rounds):
         for case in order:
             name, takers = case
-            one = measure_one(found[name], replace(work, takers=takers), window)
+            if name == BESIDE:
+                one = measure_beside(found[SINGLE], found[LINE_OF], work, window)
+            else:
+                one = measure_one(found[name], replace(work, takers=takers), window)
             results.rounds[case].append(one)
         order = order[1:] + order[:1]
     return results

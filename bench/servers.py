@@ -19,6 +19,7 @@ import psutil
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
+CPUCLOCK_SCHED = 2  # the kind of clock that clock_getcpuclockid() gives for a process
 DISTURBED = 0.1  # processors that others may use before it is mentioned
 
 RELAY = "relay"
@@ -75,7 +76,13 @@ class Server:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, all threads."""
+    """User and system time of a process, all threads.
+
+    By its clock where there is one: the times that are kept for people count in hundredths of a
+    second, of which a node at rest uses few.
+    """
+    if sys.platform == "linux":
+        return time.clock_gettime(~pid << 3 | CPUCLOCK_SCHED)
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 

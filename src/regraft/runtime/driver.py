@@ -291,10 +291,13 @@ class Driver:
             answers.append(Unsent(peer.key, 0))
 
     def _keep(self, peer: Peer, pieces: Sequence[bytes | memoryview], sent: int) -> None:
-        """Copy what the kernel did not take."""
-        rest = b"".join(pieces)[sent:] if len(pieces) > 1 else bytes(pieces[0][sent:])
-        peer.unsent.append(rest)
-        peer.unsent_size += len(rest)
+        """Keep what the kernel did not take: a copy, unless its bytes cannot change anyway."""
+        for piece in pieces:
+            rest = memoryview(piece)[sent:]
+            sent -= min(sent, len(piece))
+            if len(rest):
+                peer.unsent.append(rest if type(rest.obj) is bytes else bytes(rest))
+                peer.unsent_size += len(rest)
 
     def _writable(self, peer: Peer) -> None:
         pieces = list(peer.unsent)[:PIECES_MAX]
@@ -385,8 +388,9 @@ class Driver:
     def _wake_at(self, effect: WakeAt, answers: list[Event]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0.0, (effect.ns - self._now().ns) / 1e9)
-        self._timer = self._loop.call_later(delay_s, self._tick)
+        # The loop counts in milliseconds, and the nearest may be too early: again and again.
+        delay_ms = max(0, -((self._now().ns - effect.ns) // 1_000_000))
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
 
     def _now(self) -> Now:
         return self._clock.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -40,12 +41,16 @@ log = logging.getLogger("regraft.node")
 
 OLDEST_GENERATION = 2  # of the garbage collector
 ENDING = (signal.SIGTERM, signal.SIGINT)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+FREE_BYTES = 32 << 20  # that are kept, to be used again,
+APART_BYTES = 4 << 20  # of pieces that are no larger
 
 
 def run(config: Config) -> int:
     """Run a node; the exit code."""
     configure(config.log_level, config.log_format)
     kernels.require_compiled()
+    keep_memory()
     for warning in warnings(config):
         log.warning("%s", warning)
     with DataFolder.open(config.data, config.name) as folder:
@@ -184,6 +189,21 @@ def keep_collections_short() -> None:
     gc.freeze()
     gc.set_threshold(1000, 5, 5)
     gc.callbacks.append(collected)
+
+
+def keep_memory() -> None:
+    """Have memory that was freed used again, and not given back to be asked for once more.
+
+    What waits for those who do not keep up comes and goes in pieces of a quarter of a megabyte. To
+    have the kernel take each back and find and clear pages for the next takes longer than to fill
+    it. Other libraries than that of GNU have no such call, and other habits.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(M_TRIM_THRESHOLD, FREE_BYTES)
+    mallopt(M_MMAP_THRESHOLD, APART_BYTES)
 
 
 def _announce(node: Node, host: str, port: int) -> None:

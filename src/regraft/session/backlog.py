@@ -78,7 +78,7 @@ class Backlog:
             not isinstance(last, Run)
             or last.ids != ids
             or last.start
-            or len(last.body) >= JOIN_BYTES
+            or len(last.body) + len(body) > JOIN_BYTES
             or (self.bare and last.first + last.count != first)
         ):
             self._queue.append(Run(ids, count, body, expiration, first))
@@ -98,23 +98,31 @@ class Backlog:
     def take(self, messages_max: int, bytes_max: int, now_us: int) -> Taken:
         """Take from the front what both bounds allow, without what has expired meanwhile."""
         pieces: list[bytes | memoryview] = []
-        messages = size = 0
+        messages = size = following = 0
+        ids = b""  # of the last run that was taken; the ordinal that follows it goes without saying
         while self._queue:
             head = self._queue[0]
             if isinstance(head, bytes):
                 pieces.append(head)
                 self.control_size -= len(head)
                 self._queue.popleft()
+                ids = b""
                 continue
             if head.expiration and head.expiration <= now_us:
                 self._expire(head, now_us)
             if head.count:
                 if messages >= messages_max or size >= bytes_max:
                     break
-                count, length = take(head.view(), messages_max - messages, bytes_max - size)
-                bare = self.bare
-                pieces.append(origin(head.ids, head.first) if bare else transfer(head.ids, count))
-                pieces.append(head.view()[:length])
+                view = head.view()
+                count, length = head.count, len(view)
+                if messages + count > messages_max or size + length > bytes_max:
+                    count, length = take(view, messages_max - messages, bytes_max - size)
+                if not self.bare:
+                    pieces.append(transfer(head.ids, count))
+                elif head.ids != ids or head.first != following:
+                    pieces.append(origin(head.ids, head.first))
+                ids, following = head.ids, head.first + count
+                pieces.append(view[:length])
                 messages += count
                 size += length
                 self._consume(head, count, length)

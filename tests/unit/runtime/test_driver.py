@@ -14,7 +14,7 @@ import pytest
 from regraft.journal.requests import Persist, Piece
 from regraft.limits import Limits
 from regraft.model.identity import Identity
-from regraft.node.effect import Effect
+from regraft.node.effect import Effect, WakeAt, Write
 from regraft.node.event import Event, Now, Persisted, Received
 from regraft.node.node import Node
 from regraft.runtime.clock import JUMP_US, Clock
@@ -81,6 +81,55 @@ def test_a_node_waits_for_the_disk_itself_only_if_nobody_else_has_to(
     waited = asyncio.run(main())
     assert len(waited) == 60
     assert set(waited[20:]) == {waits}
+
+
+def test_what_the_kernel_does_not_take_is_copied_if_it_may_change() -> None:
+    fixed, passing = bytes(range(256)) * 4096, bytearray(b"y" * 1_000_000)
+    pieces = [b"head", memoryview(passing)[:500_000], memoryview(fixed)[9:], memoryview(passing)]
+    sent = b"".join(pieces)
+
+    async def main() -> tuple[bytes, list[object]]:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        driver = Driver(cast(Node, Recording()), Clock(), asyncio.get_running_loop())
+        driver._peers[1] = peer = Peer(1, here)
+        driver._write(Write(1, pieces), [])
+        assert 0 < peer.unsent_size < len(sent)
+        left = peer.unsent_size
+        driver._write(Write(1, [b"tail"]), [])
+        passing[:] = bytes(len(passing))
+        assert peer.unsent_size == left + len(b"tail") == sum(map(len, peer.unsent))
+        kept = [memoryview(piece).obj for piece in peer.unsent]
+        got = b""
+        while len(got) < len(sent) + len(b"tail"):
+            got += await asyncio.to_thread(there.recv, 1 << 20)
+        driver.shut()
+        there.close()
+        return got, kept
+
+    got, kept = asyncio.run(main())
+    assert got == sent + b"tail"
+    assert any(obj is fixed for obj in kept)
+
+
+@pytest.mark.parametrize(
+    ("ns", "delay_s"),
+    [(-5, 0.0), (0, 0.0), (1, 0.001), (400_000, 0.001), (1_000_000, 0.001), (1_000_001, 0.002)],
+)
+def test_a_node_is_not_woken_too_early(ns: int, delay_s: float) -> None:
+    delays: list[float] = []
+
+    class Loop:
+        def call_later(self, delay_s: float, *_: object) -> None:
+            delays.append(delay_s)
+
+    driver = Driver(
+        cast(Node, Recording()),
+        Clock(lambda: 7_000_000_123, lambda: 0),
+        cast(asyncio.AbstractEventLoop, Loop()),
+    )
+    driver._wake_at(WakeAt(7_000_000_123 + ns), [])
+    assert delays == [delay_s]
 
 
 def test_the_clock_follows_drift_at_once_and_jumps_slowly() -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from regraft.kernels.frame import origin
 from regraft.model.message import Message
 from regraft.model.varint import write_varint
-from regraft.session.backlog import Backlog, Taken
+from regraft.session.backlog import JOIN_BYTES, Backlog, Taken
 from regraft.wire import native
 
 FOREVER = 1 << 62
@@ -183,6 +183,16 @@ def test_long_backlogs_cost_few_objects() -> None:
         put(backlog, number)
     assert len(backlog._queue) < 20
     assert len(parse(backlog.take(FOREVER, FOREVER, 0))) == 20_000
+
+
+def test_a_large_run_is_not_copied() -> None:
+    backlog = Backlog(1 << 20, 1 << 30)
+    frames = [put(backlog, 1), message(2, JOIN_BYTES), message(3)]
+    for frame in frames[1:]:
+        backlog.put(ids(1), 1, frame, 0)
+    taken = backlog.take(FOREVER, FOREVER, 0)
+    assert any(isinstance(one, memoryview) and one.obj is frames[1] for one in taken.pieces)
+    assert parse(taken) == [((1,), frame) for frame in frames]
 
 
 # -------------------------------------------------------------------- the model
@@ -367,6 +377,21 @@ def test_for_another_node_runs_keep_their_place_in_their_stream() -> None:
         frames[3],
         origin(other, 10),
         frames[4],
+    ]
+
+
+def test_for_another_node_a_run_that_goes_on_needs_no_origin() -> None:
+    backlog = Backlog(100, 1 << 20, bare=True)
+    stream, large = b"s" * 18, message(2, JOIN_BYTES)
+    backlog.put(stream, 1, message(1), 0, 5)
+    backlog.put(stream, 1, large, 0, 6)  # goes on, and is too large to be joined
+    backlog.put_control(control(1))
+    backlog.put(stream, 1, message(3), 0, 7)
+    backlog.put(stream, 1, large, 0, 9)
+    assert backlog.take(9, 1 << 20, 0).pieces == [
+        *(origin(stream, 5), message(1), large),
+        *(control(1), origin(stream, 7), message(3)),  # who knows what is said in between
+        *(origin(stream, 9), large),
     ]
 
 
