@@ -408,7 +408,7 @@ def main() -> int:
 def echo_part(
     libraries: dict[str, str], pids: dict[str, int], quick: bool, rounds: int, plots: Path | None
 ) -> list[Any]:
-    each = 150 if quick else 5000
+    each = 1000 if quick else 5000
     shapes: list[Shape] = [(20, 20), (1, 20), (1, 40)]
     if not quick:
         shapes = [(10, 10), (40, 40), (1, 10), (1, 40), (40, 10), (40, 20), (40, 80)]
