@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from regraft.client.address import Address
-from regraft.wire.local import local_name
+from regraft.wire.local import BUFFER_BYTES, local_name
 
 Factory = Callable[[], asyncio.Protocol]
 Connector = Callable[[Factory, Address], Awaitable[Any]]
@@ -39,6 +39,7 @@ def reach_locally(address: Address) -> socket.socket | None:
         return None
     sock = socket.socket(socket.AF_UNIX)
     try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         sock.setblocking(False)  # it is there at once, or it is not
         sock.connect(name)
     except OSError:

@@ -63,6 +63,7 @@ from regraft.runtime.clock import Clock
 from regraft.runtime.dialling import Datagrams, Dialling
 from regraft.runtime.disk import Disk
 from regraft.runtime.local import listen_locally, who_dials
+from regraft.wire.local import BUFFER_BYTES
 
 READ_BYTES = 256 * 1024
 PIECES_MAX = 512  # in one system call; the kernel takes 1024
@@ -164,7 +165,9 @@ class Driver:
     def _take(self, sock: socket.socket) -> Peer:
         """A connection is there."""
         sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
+        if sock.family == socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        else:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._last_key += 1

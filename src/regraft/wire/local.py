@@ -8,6 +8,7 @@ exactly as long as its node runs, and in the same network namespace as the port 
 from __future__ import annotations
 
 HERE = ("127.0.0.1", "localhost")  # as clients call this machine
+BUFFER_BYTES = 1 << 20  # on their way, each way; TCP finds out by itself how much is good
 EVERYWHERE = "0.0.0.0"  # where a node listens that is here, too
 
 
