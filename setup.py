@@ -48,6 +48,7 @@ KERNELS = (
     "outbox",
     "calls",
     "desk",
+    "spinning",
     "rows",
     "sweep",
 )

@@ -20,8 +20,9 @@ from typing import Any
 REGRAFT, NATS, RABBITMQ = "regraft", "nats", "rabbitmq"
 
 # How connections are used: each peer has its own; all of a process share one; or there is one peer
-# that all callers ask. For nats-py the last two are the same.
-OWN, SHARED, ONE = "own", "shared", "one peer"
+# that all callers ask. For nats-py the last two are the same. A peer that is on the machine of its
+# node uses a local socket, which nats-server has not; TCP is what sharing costs without that.
+OWN, SHARED, ONE, TCP = "own", "shared", "one peer", "shared, TCP"
 TIMEOUT_S = 60.0
 
 Ask = Callable[[bytes], Awaitable[Any]]
@@ -47,7 +48,7 @@ async def echo_services(job: dict[str, Any]) -> None:
     if job["way"] != OWN and job["library"] == REGRAFT:
         from regraft.services import Trunk
 
-        where = Trunk(job["nodes"])
+        where = Trunk(job["nodes"], local=job["way"] != TCP)
     for _ in range(job["services"]):
         if job["library"] == REGRAFT:
             from regraft.services import Service
@@ -95,12 +96,12 @@ async def askers(job: dict[str, Any]) -> tuple[list[Ask], list[Any]]:
     """Clients, as the way says: how to ask, and to close."""
     asking: list[Ask] = []
     closing: list[Any] = []
-    shares = job["way"] == SHARED and job["library"] == REGRAFT
+    shares = job["way"] in (SHARED, TCP) and job["library"] == REGRAFT
     where: Any = job["nodes"]
     if shares:
         from regraft.services import Trunk
 
-        where = Trunk(job["nodes"])
+        where = Trunk(job["nodes"], local=job["way"] != TCP)
     for _ in range(job["clients"] if job["way"] == OWN or shares else 1):
         if job["library"] == REGRAFT:
             from regraft.services import Peer

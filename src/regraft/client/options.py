@@ -27,6 +27,8 @@ class Options:
     message_ids: bool = True  # give every message a random id
     timestamps: bool = True  # and the time it was sent
     passive: bool = False  # the node is not to expect heartbeats
+    local: bool = True  # use the local socket of a node that is on this machine
+    spin_us: int = 0  # after a read: look for more, before the process sleeps
     in_flight: int = 0  # as a member of groups: messages in its hands; 0: as the node says
 
     def __post_init__(self) -> None:
@@ -36,5 +38,7 @@ class Options:
         for name in ("queue_messages", "queue_bytes", "unconfirmed_bytes"):
             if getattr(self, name) < 1:
                 raise LocalError("bad-configuration", f"{name} must be 1 or more")
+        if not 0 <= self.spin_us <= 10_000:
+            raise LocalError("bad-configuration", "spin_us must be from 0 to 10000")
         if self.heartbeat < 0:
             raise LocalError("bad-configuration", "heartbeat must not be negative")

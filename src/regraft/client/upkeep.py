@@ -16,6 +16,7 @@ from typing import Any
 
 from regraft import __version__
 from regraft.client.address import Address, resolve
+from regraft.client.dialling import Connector, dial, dial_tcp
 from regraft.client.durable import ACCEPTED, Durable, Replay, Settlement
 from regraft.client.link import (
     Arrived,
@@ -41,11 +42,13 @@ from regraft.client.link import (
 )
 from regraft.client.options import Options
 from regraft.client.replies import Replies
+from regraft.client.spinning import spin_of
 from regraft.client.subscription import Subscription
 from regraft.client.unconfirmed import Unconfirmed
 from regraft.errors import LocalError, PeerError, RegraftError, WorldError
 from regraft.kernels.inbox import NOTHING, ReceivedMessage
 from regraft.kernels.outbox import Outbox
+from regraft.kernels.spinning import Spin
 from regraft.model.message import Value
 from regraft.wire import native
 from regraft.wire.questions import Context
@@ -63,8 +66,6 @@ OUTCOMES: dict[str, Callable[..., Settlement]] = {
     "extend": Settlement.extend,
 }
 
-Connector = Callable[[Callable[[], asyncio.Protocol], Address], Awaitable[Any]]
-
 log = logging.getLogger("regraft.client")
 
 
@@ -75,12 +76,6 @@ class Disconnection:
     error: RegraftError
     unconfirmed: int
     will_reconnect: bool
-
-
-async def dial(factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(factory, address.host, address.port)
-    return transport
 
 
 class _Wire(asyncio.Protocol):
@@ -121,7 +116,7 @@ class Upkeep:
         except TypeError as error:
             raise LocalError("bad-configuration", f"no such option: {error}") from None
         self._target = target
-        self._connector = connector
+        self._connector = dial_tcp if connector is dial and not self.options.local else connector
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None  # open, or None
         self._outbox: Outbox | None = None  # of the link
@@ -129,6 +124,7 @@ class Upkeep:
         self._transport: Any = None
         self._lingering: list[Any] = []  # transports of connections that said good-bye
         self._writable = True
+        self._spin: Spin | None = None
         self._flushing = False
         self._room: asyncio.Event = asyncio.Event()
         self._ended: asyncio.Event = asyncio.Event()
@@ -331,6 +327,7 @@ class Upkeep:
         self._opening = self._loop.create_future()
         self._break = self._loop.create_future()
         self._writable = True
+        self._spin = spin_of(self._loop, options.spin_us)
         transport = await self._connector(lambda: _Wire(self, link), address)
         try:
             transport.write(link.open())
@@ -538,6 +535,8 @@ class Upkeep:
             return
         if self._has_room(link):
             self._make_room()
+        if self._spin is not None:
+            self._spin.read()
 
     def _arrived(self, event: Arrived) -> None:
         batch = event.batch

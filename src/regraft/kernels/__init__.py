@@ -50,6 +50,7 @@ KERNELS = (
     "outbox",
     "calls",
     "desk",
+    "spinning",
     "rows",
     "sweep",
 )

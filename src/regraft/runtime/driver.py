@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +26,7 @@ from regraft.journal.requests import (
     RemoveSegment,
     Request,
 )
+from regraft.kernels.spinning import Spin
 from regraft.node.effect import (
     CheckStaged,
     Close,
@@ -57,9 +60,10 @@ from regraft.node.event import (
 from regraft.node.node import Node
 from regraft.runtime.aside import Aside, Errand
 from regraft.runtime.clock import Clock
-from regraft.runtime.dialling import Datagrams, Dialling, shown
+from regraft.runtime.dialling import Datagrams, Dialling
 from regraft.runtime.disk import Disk
-from regraft.runtime.spinning import Spin
+from regraft.runtime.local import listen_locally, who_dials
+from regraft.wire.local import BUFFER_BYTES
 
 READ_BYTES = 256 * 1024
 PIECES_MAX = 512  # in one system call; the kernel takes 1024
@@ -94,7 +98,7 @@ class Driver:
         self, node: Node, clock: Clock, loop: asyncio.AbstractEventLoop, spin_us: int = 0
     ) -> None:
         self._node = node
-        self._spin = Spin(loop, spin_us)
+        self._spin = Spin(loop.call_soon, spin_us, time.monotonic_ns, os.sched_yield)
         self._reads_then = -QUIET_READS - 1  # when something was last persisted
         self._readers: deque[int] = deque(maxlen=LAST_READS)  # keys
         self._clock = clock
@@ -128,6 +132,8 @@ class Driver:
             listener.bind(address)
             listener.listen(backlog)
             listener.setblocking(False)
+            bound_host, bound_port = listener.getsockname()[:2]
+            local = listen_locally(bound_host, bound_port, backlog)
         except OSError as error:
             listener.close()
             advice = (
@@ -139,9 +145,9 @@ class Driver:
             raise WorldError(
                 "unreachable", f"cannot listen on {host}:{port}: {reason}{advice}"
             ) from None
-        self._listeners.append(listener)
-        self._loop.add_reader(listener.fileno(), self._accept, listener)
-        bound_host, bound_port = listener.getsockname()[:2]
+        for one in filter(None, (listener, local)):
+            self._listeners.append(one)
+            self._loop.add_reader(one.fileno(), self._accept, one)
         return bound_host, bound_port
 
     def _accept(self, listener: socket.socket) -> None:
@@ -154,13 +160,16 @@ class Driver:
                 self._pause_accepting(listener, error)
                 return
             peer = self._take(sock)
-            self._step([Opened(peer.key, shown(address[0], address[1]))])
+            self._step([Opened(peer.key, who_dials(sock, address))])
 
     def _take(self, sock: socket.socket) -> Peer:
         """A connection is there."""
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sock.family == socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        else:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._last_key += 1
         peer = Peer(self._last_key, sock)
         self._peers[peer.key] = peer
@@ -245,10 +254,7 @@ class Driver:
             return
         self._readers.append(peer.key)
         self._step([Received(peer.key, self._buffer[:size])])
-        spin = self._spin
-        spin.reads += 1
-        if not spin.active:
-            spin.begin()
+        self._spin.read()
 
     def _lost(self, peer: Peer, reason: str) -> None:
         self._forget(peer)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from regraft.client import Client, Options
 from regraft.client.address import Address
 from regraft.client.client import FLUSH_BYTES
+from regraft.client.dialling import Connector
 from regraft.client.link import Batch, Link
 from regraft.client.subscription import Subscription
-from regraft.client.upkeep import PERMANENT, Connector, Disconnection, log
+from regraft.client.upkeep import PERMANENT, Disconnection, log
 from regraft.errors import PeerError, RegraftError, WorldError
 from regraft.kernels.desk import Taken
 from regraft.kernels.windows import Copies
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PEER_ID, GROUP_ID = 1, 2  # subscriptions of a peer: the own address, and the peer type
 NUMBERS = 4  # for each of several peers on one line: so far apart are theirs
+HALVED = 32  # messages, about, which are not dealt with all at once
 SICK_S = 1.0  # for so long a line that did not do its work is not the first choice
 
 
@@ -49,6 +51,7 @@ class Line(Client):
         self.stuck = False  # somebody waited for room in vain, and there is none yet
         self._peer = peer
         self._copies = copies
+        self._second_half = b""  # of what was read
         self._finished = 0  # messages that the node has to be told of
         self._repeated = 0  # of those that came twice, what was counted as taken
         self.taken = self._nothing_taken()
@@ -101,6 +104,7 @@ class Line(Client):
 
     async def _connect_to(self, address: Address) -> None:
         self._confirmed.clear()
+        self._second_half = b""
         self.taken = self._nothing_taken()
         await super()._connect_to(address)
         assert self._link is not None
@@ -127,11 +131,39 @@ class Line(Client):
             self._peer.line_is_up(self)
 
     def _received(self, link: Link, data: bytes) -> None:
-        """As every client, without an event for each run of messages."""
+        """As every client, without an event for each run of messages.
+
+        Much is dealt with in two halves: what those send who were woken by the first one is written
+        before the second, and others work on it meanwhile.
+        """
         if link is not self._latest:
             return
         assert self._loop is not None
         self._heard = self._loop.time()
+        inbox = link.inbox
+        if self._second_half:
+            self._second_half += data
+        elif len(data) * inbox.messages < HALVED * inbox.size or not inbox.messages:
+            self._take_in(link, data)
+        else:
+            half = len(data) // 2
+            self._second_half = data[half:]
+            self._take_in(link, data[:half])
+            self._loop.call_soon(self._go_on, link)
+        if self._spin is not None:
+            self._spin.read()
+
+    def _go_on(self, link: Link) -> None:
+        """Deal with the second half of what came."""
+        if link is self._latest and self._second_half:
+            data, self._second_half = self._second_half, b""
+            self._take_in(link, data)
+
+    def _lost(self, link: Link, exc: Exception | None) -> None:
+        self._go_on(link)
+        super()._lost(link, exc)
+
+    def _take_in(self, link: Link, data: bytes) -> None:
         try:
             if self._peer.switch.deliver(self, self.taken, link.inbox.feed(data)):
                 self._flush_behind()

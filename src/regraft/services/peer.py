@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from regraft.client.client import FLUSH_BYTES
-from regraft.client.upkeep import Connector, dial
+from regraft.client.dialling import Connector, dial
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.calls import NEVER, Call, Calls
 from regraft.kernels.desk import Request, Switch, Taker

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from regraft.client import Options
 from regraft.client.address import resolve
-from regraft.client.upkeep import Connector, dial, log
+from regraft.client.dialling import Connector, dial
+from regraft.client.upkeep import log
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.kernels.desk import Switch, Taker
 from regraft.kernels.inbox import ReceivedMessage
@@ -58,6 +59,7 @@ def options_of(id: str, options: dict[str, Any]) -> Options:
     if set(id) & set("/+#") or not id.isprintable():
         raise LocalError("bad-configuration", f"the id {id!r} must not hold '/', '+', '#'")
     options.setdefault("connect_timeout", 5.0)
+    options.setdefault("spin_us", SPIN_US)
     try:
         return Options(client_id=id, **options)
     except TypeError as error:
@@ -199,5 +201,6 @@ class Trunk:
             peer.rank()
 
 
+SPIN_US = 200  # of peers, if nobody says anything else: what an answer to many takes to come
 NUMBER_MASK = (1 << 30) - 1  # nodes set bits above it, to say why a message was sent
 TAKERS_MAX = 4096  # of whom is known which peers they are
