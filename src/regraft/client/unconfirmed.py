@@ -11,6 +11,7 @@ from asyncio import AbstractEventLoop, Future
 from collections import deque
 from typing import NamedTuple
 
+from regraft.client.lookout import Lookout
 from regraft.errors import RegraftError
 from regraft.model.message import DeliveryMode, decode_envelope
 from regraft.wire import native
@@ -50,6 +51,7 @@ class Unconfirmed:
         self.size = 0  # bytes kept
         self._chunks: deque[Chunk] = deque()
         self._waiters: deque[Waiter] = deque()
+        self._lookout = Lookout()
         self._refused: list[tuple[int, int, RegraftError]] = []  # first, last; above `safe`
         self._refused_last: tuple[int, int, RegraftError] | None = None  # of all, ever
 
@@ -74,9 +76,12 @@ class Unconfirmed:
             for refused_first, refused_last, error in [self._refused_last, *self._refused]:
                 if refused_first <= last and refused_last >= first:
                     waiter.refuse(error)
+        alone = not self._waiters
         self._waiters.append(waiter)
         if last <= self.safe:
             self._settle()
+        elif alone:
+            self._lookout.begin(waiter.future, loop)
         return waiter.future
 
     def confirmed(self, first: int, count: int, takers: int) -> None:

@@ -72,6 +72,8 @@ QUIET_READS = 2  # since the last sync: somebody publishes one message at a time
 QUIET_BYTES = 4096  # and not a large one;
 QUIET_PEERS = 2  # of the last few reads all are from so few connections that nobody else waits
 LAST_READS = 8
+CALM_TURNS = 2  # of the loop, in which nothing was read, before what can wait is done;
+LATE_TURNS = 8  # or so many turns in any case
 LINGER_S = 2.0  # for a peer to read our last words
 
 log = logging.getLogger("regraft.node")
@@ -108,7 +110,9 @@ class Driver:
         self._last_key = 0
         self._listeners: list[socket.socket] = []
         self._lingering: set[socket.socket] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._answered = False  # somebody, by this step, who publishes one message at a time
+        self._timer: asyncio.Handle | None = None
+        self._patience = 0  # turns of the loop that a tick may still wait
         self.disk: Disk | None = None  # of a node with a journal
         self.aside: Aside | None = None  # the same
         self._dialling = Dialling(loop, self._connected, self._connect_failed)
@@ -240,6 +244,7 @@ class Driver:
                 else:
                     PERFORM[type(effect)](self, effect, answers)
             events = answers
+        self._answered = False
 
     def _readable(self, peer: Peer) -> None:
         try:
@@ -392,17 +397,38 @@ class Driver:
         peer.reading = reading
 
     def _wake_at(self, effect: WakeAt, answers: list[Event]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         # The loop counts in milliseconds, and the nearest may be too early: again and again.
         delay_ms = max(0, -((self._now().ns - effect.ns) // 1_000_000))
-        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+        patient = self._answered and delay_ms == 0
+        if patient and self._patience:
+            return  # it is on its way
+        if self._timer is not None:
+            self._timer.cancel()
+        if patient:
+            self._patience = LATE_TURNS
+            self._timer = self._loop.call_soon(self._tick_when_calm, -1, 0)
+        else:
+            self._patience = 0
+            self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick_when_calm(self, reads: int, calm: int) -> None:
+        """Tick, unless who was just answered publishes again: that step does what this would.
+
+        Where it shares a processor with the node, it would have to wait for this.
+        """
+        self._patience -= 1
+        calm = calm + 1 if reads == self._spin.reads else 0
+        if calm < CALM_TURNS and self._patience:
+            self._timer = self._loop.call_soon(self._tick_when_calm, self._spin.reads, calm)
+        else:
+            self._tick()
 
     def _now(self) -> Now:
         return self._clock.now()
 
     def _tick(self) -> None:
         self._timer = None
+        self._patience = 0
         self._step([Tick()])
 
     def _note(self, effect: Note, answers: list[Event]) -> None:
@@ -430,6 +456,7 @@ class Driver:
         if quiet:
             event = self.disk.persist_now(effect)
             if event is not None:
+                self._answered = True
                 answers.append(event)
                 return
         self.disk.perform(effect)

@@ -1,4 +1,4 @@
-"""The driver: what a mistake in the node leads to, and who waits for the disk."""
+"""The driver: what a mistake in the node leads to, who waits for the disk, and what can wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regraft.journal.requests import Persist, Piece
 from regraft.limits import Limits
 from regraft.model.identity import Identity
 from regraft.node.effect import Effect, WakeAt, Write
-from regraft.node.event import Event, Now, Persisted, Received
+from regraft.node.event import Event, Now, Persisted, Received, Tick
 from regraft.node.node import Node
 from regraft.runtime.clock import JUMP_US, Clock
 from regraft.runtime.disk import Disk
-from regraft.runtime.driver import Driver, Peer
+from regraft.runtime.driver import CALM_TURNS, LATE_TURNS, QUIET_BYTES, Driver, Peer
 
 
 def test_a_node_that_makes_a_mistake_is_stopped(
@@ -130,6 +130,65 @@ def test_a_node_is_not_woken_too_early(ns: int, delay_s: float) -> None:
     )
     driver._wake_at(WakeAt(7_000_000_123 + ns), [])
     assert delays == [delay_s]
+
+
+class Unfinished(Recording):
+    """A node that wants to go on at once when something is persisted, and counts when it may."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.ticks = 0
+
+    def step(self, events: Sequence[Event], now: Now) -> list[Effect]:
+        self.ticks += sum(isinstance(event, Tick) for event in events)
+        piece = Piece(0, 0, bytes(self.size))
+        wanted: dict[type[Event], Effect] = {
+            Received: Persist((piece,), 2 * self.size),
+            Persisted: WakeAt(now.ns),
+        }
+        return [wanted[type(event)] for event in events if type(event) in wanted]
+
+
+def turns_until_it_goes_on(reads: int, size: int = 1) -> int:
+    """How many turns of the loop that takes, while in some of them something more is read."""
+
+    async def main() -> int:
+        node = Unfinished(size)
+        driver = Driver(cast(Node, node), Clock(), asyncio.get_running_loop())
+        driver.disk = cast(Disk, node)
+        driver._reads_then = 0  # it has persisted something before
+        here, there = socket.socketpair()
+        peer = Peer(1, here)
+        for turn in range(LAST_TURN):
+            if turn <= reads:
+                there.sendall(b"x")
+                driver._readable(peer)
+                if not node.waited[-1]:
+                    driver.report([Persisted()])
+            await asyncio.sleep(0)
+            if node.ticks:
+                break
+        here.close(), there.close()
+        return turn
+
+    return asyncio.run(main())
+
+
+LAST_TURN = 100
+
+
+def test_who_was_just_answered_may_publish_again_before_the_rest_is_done() -> None:
+    for reads in range(3):
+        assert turns_until_it_goes_on(reads) == reads + CALM_TURNS
+
+
+def test_the_rest_is_done_however_much_is_published() -> None:
+    assert turns_until_it_goes_on(LAST_TURN) <= LATE_TURNS
+
+
+def test_nothing_waits_where_nobody_was_answered_at_once() -> None:
+    assert turns_until_it_goes_on(0, QUIET_BYTES + 1) <= 1
 
 
 def test_the_clock_follows_drift_at_once_and_jumps_slowly() -> None:
