@@ -23,6 +23,7 @@ cdef enum:
     ROWS_MIN = 64
     USUAL_MAX = 256
     FOUND_MAX = 4096
+    LISTED = 3
 
 ctypedef int64_t* longs_p
 
@@ -52,6 +53,13 @@ cdef class Sweep:
     cdef Ints next_node
     cdef Ints next_row
     cdef Ints heads
+    cdef bint parted
+    cdef Ints part_heads
+    cdef Ints part_nodes
+    cdef Ints cell_heads
+    cdef Ints cell_nodes
+    cdef Ints low
+    cdef Ints high
     cdef int64_t visit
     cdef Longs gathered
     cdef Ints place
@@ -110,8 +118,16 @@ cdef class Sweep:
     @cython.locals(x=reals_p, base=Py_ssize_t, count=Py_ssize_t, k=Py_ssize_t, row=int32_t,
                    value=cython.double, node=int32_t)
     cdef bint by_presence(self, int32_t part, int32_t dimension, Py_ssize_t at, Py_ssize_t n) except -1
-    @cython.locals(grids=Grids, edges=Reals, sizes=int32_t, x=reals_p, base=Py_ssize_t, k=Py_ssize_t,
-                   row=int32_t, value=cython.double, position=int32_t, high=int32_t, middle=int32_t,
-                   count=Py_ssize_t, cells=int32_t, code=cython.int, size=cython.int, half=int32_t,
-                   node=int32_t)
+    @cython.locals(grids=Grids, edges=Reals, listed=bint, x=reals_p, base=Py_ssize_t, k=Py_ssize_t,
+                   row=int32_t, value=cython.double, position=int32_t, left=int32_t, half=int32_t)
     cdef bint by_cell(self, int32_t part, int32_t dimension, int grid, Py_ssize_t at, Py_ssize_t n) except -1
+    @cython.locals(count=Py_ssize_t, cells=int32_t, code=cython.int, size=cython.int, half=int32_t,
+                   node=int32_t)
+    cdef bint to_cells(self, int32_t part, int32_t position, int32_t row) except -1
+    @cython.locals(start=int32_t, end=int32_t, count=Py_ssize_t, i=int32_t)
+    cdef bint to_listed(self, int32_t position, int32_t row) except -1
+    @cython.locals(first=int32_t, last=int32_t, heads=ints_p, k=int32_t, i=int32_t, value=int64_t,
+                   size=cython.int, low=int32_t, high=int32_t)
+    cdef bint list_cells(self, int32_t part, int32_t positions) except -1
+    @cython.locals(tree=Tree, parts=Py_ssize_t, heads=ints_p, k=Py_ssize_t, node=int32_t, part=int32_t)
+    cdef bint list_children(self) except -1

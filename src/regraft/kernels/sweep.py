@@ -62,6 +62,7 @@ if not cython.compiled:
     ROWS_MIN = 64
     USUAL_MAX = 256
     FOUND_MAX = 4096
+    LISTED = 3  # a list is worth it for an eighth as many rows as there are cells
 
     def pointer(slots: bytes) -> Any:
         """What bytes are read through."""
@@ -100,6 +101,15 @@ class Sweep:
         self.next_node = Ints()
         self.next_row = Ints()
         self.heads = Ints()
+        # The children of partitions, and of one of them those of each position. There is one more
+        # head than there are lists.
+        self.parted = False
+        self.part_heads = Ints()
+        self.part_nodes = Ints()
+        self.cell_heads = Ints()
+        self.cell_nodes = Ints()
+        self.low = Ints()
+        self.high = Ints()
         # Values of the rows at a node, by dimension.
         self.visit = 0
         self.gathered = Longs()
@@ -223,6 +233,7 @@ class Sweep:
     def descend(self) -> bool:
         """Go down the tree with all rows, level by level."""
         self.matched = Table()
+        self.parted = False  # the tree may be another one since
         self.node.reserve(self.n)
         self.row.reserve(self.n)
         for k in range(self.n):
@@ -487,7 +498,9 @@ class Sweep:
         """To the children whose cells contain a row's value."""
         grids = self.tree.grids
         edges: Reals = grids.edges[grids.number.a[dimension * GRIDS + grid] - 1]
-        sizes = self.tree.part.a[part * PART + CELLS]
+        listed = n >= edges.n >> LISTED
+        if listed:
+            self.list_cells(part, edges.n + 1)
         x = self.x.a
         base = dimension * self.n
         for k in range(at, at + n):
@@ -496,28 +509,100 @@ class Sweep:
             if value != value:
                 continue
             position = 0
-            high = edges.n
-            while position < high:
-                middle = (position + high) >> 1
-                if edges.a[middle] <= value:
-                    position = middle + 1
-                else:
-                    high = middle
-            count = self.next_node.n
-            self.next_node.reserve(count + 32)
-            self.next_row.reserve(count + 32)
-            cells = sizes
-            code = 0
-            while cells:
-                if cells & 1:
-                    size = code >> 1
-                    half = (1 << size) >> 1 if code & 1 else 0
-                    node = self.child(part, position + half >> size << 5 | code)
-                    if node >= 0:
-                        self.next_node.a[count] = node
-                        self.next_row.a[count] = row
-                        count += 1
-                cells >>= 1
-                code += 1
-            self.next_node.n = count
+            left = edges.n
+            while left:  # no branches but this one
+                half = (left + 1) >> 1
+                position += half * (edges.a[position + half - 1] <= value)
+                left -= half
+            if listed:
+                self.to_listed(position, row)
+            else:
+                self.to_cells(part, position, row)
+        return True
+
+    def to_cells(self, part: int, position: int, row: int) -> bool:
+        """To the children whose cells contain a position: a look-up for each size that there is."""
+        count = self.next_node.n
+        self.next_node.reserve(count + 32)
+        self.next_row.reserve(count + 32)
+        cells = self.tree.part.a[part * PART + CELLS]
+        code = 0
+        while cells:
+            if cells & 1:
+                size = code >> 1
+                half = (1 << size) >> 1 if code & 1 else 0
+                node = self.child(part, position + half >> size << 5 | code)
+                if node >= 0:
+                    self.next_node.a[count] = node
+                    self.next_row.a[count] = row
+                    count += 1
+            cells >>= 1
+            code += 1
+        self.next_node.n = count
+        return True
+
+    def to_listed(self, position: int, row: int) -> bool:
+        """The same where they are listed."""
+        start = self.cell_heads.a[position]
+        end = self.cell_heads.a[position + 1]
+        count = self.next_node.n
+        self.next_node.reserve(count + end - start)
+        self.next_row.reserve(count + end - start)
+        for i in range(start, end):
+            self.next_node.a[count] = self.cell_nodes.a[i]
+            self.next_row.a[count] = row
+            count += 1
+        self.next_node.n = count
+        return True
+
+    def list_cells(self, part: int, positions: int) -> bool:
+        """List the children of a partition for each position: most look-ups would find none."""
+        if not self.parted:
+            self.list_children()
+        first = self.part_heads.a[part]
+        last = self.part_heads.a[part + 1]
+        self.low.reserve(last - first)
+        self.high.reserve(last - first)
+        self.cell_heads.reserve(positions + 1)
+        heads = self.cell_heads.a
+        for k in range(positions + 1):
+            heads[k] = 0
+        for i in range(last - first):
+            value = self.tree.value.a[self.part_nodes.a[first + i]]
+            size = (value & 31) >> 1
+            low = (value >> 5 << size) - ((1 << size) >> 1 if value & 1 else 0)
+            high = low + (1 << size)
+            self.low.a[i] = low if low > 0 else 0
+            self.high.a[i] = high if high < positions else positions
+            for k in range(self.low.a[i], self.high.a[i]):
+                heads[k] += 1
+        for k in range(positions):
+            heads[k + 1] += heads[k]
+        self.cell_nodes.reserve(heads[positions])
+        for i in range(last - first):  # from ends, as they are now, to beginnings
+            for k in range(self.low.a[i], self.high.a[i]):
+                heads[k] -= 1
+                self.cell_nodes.a[heads[k]] = self.part_nodes.a[first + i]
+        return True
+
+    def list_children(self) -> bool:
+        """List the children of each partition, likewise."""
+        tree = self.tree
+        parts = tree.part.n // PART
+        self.part_heads.reserve(parts + 1)
+        self.part_nodes.reserve(tree.value.n)
+        heads = self.part_heads.a
+        for k in range(parts + 1):
+            heads[k] = 0
+        for node in range(tree.value.n):
+            if tree.node.a[node * NODE + PART_OF] >= 0:
+                heads[tree.node.a[node * NODE + PART_OF]] += 1
+        for k in range(parts):
+            heads[k + 1] += heads[k]
+        for node in range(tree.value.n):
+            part = tree.node.a[node * NODE + PART_OF]
+            if part >= 0:
+                heads[part] -= 1
+                self.part_nodes.a[heads[part]] = node
+        self.parted = True
         return True

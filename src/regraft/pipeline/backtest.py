@@ -201,6 +201,7 @@ def backtest(
     texts = sorted(plain, key=lambda text: not plain[text])
     numbers = {text: number for number, text in enumerate(texts)}
     filter_of = [numbers[plan.text] for plan in plans[: len(selectors)]]
+    costs = [price(plan) for plan in plans[: len(selectors)]]
     base = numbers[plans[-1].text]
     say(f"backtest: {len(selectors):,} selectors, {len(set(filter_of)):,} of them different")
     files = wanted.files(archive)
@@ -227,9 +228,7 @@ def backtest(
                   for k in range(parts)]  # fmt: skip
         tasks = spark.sparkContext.parallelize(shares, parts)
         counted = tasks.map(partial(_match_files, work, broadcast)).collect()
-    result = _collected(
-        counted, selectors, filter_of, [price(plan) for plan in plans[: len(selectors)]], work
-    )
+    result = _collected(counted, selectors, filter_of, costs, work)
     if only:
         result.events = result.totals[base]
         result.pairs = [one for one in result.pairs if base not in one[:2] or base in filter_of]
