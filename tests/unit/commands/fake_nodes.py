@@ -122,7 +122,7 @@ class FakeNode:
                 try:
                     answer = self.obey(message.what, arguments)
                 except RegraftError as error:
-                    return [native.Error.of(error)]
+                    return [native.Error.of(error, token=message.token)]
                 return [peers.Done(message.token, json.dumps(answer).encode())]
         return self.answers_else(message)
 

@@ -120,6 +120,8 @@ def test_a_node_is_not_woken_too_early(ns: int, delay_s: float) -> None:
     delays: list[float] = []
 
     class Loop:
+        call_soon = None  # wanted by what looks for more, which does not here
+
         def call_later(self, delay_s: float, *_: object) -> None:
             delays.append(delay_s)
 
