@@ -1,5 +1,12 @@
 cimport cython
 
+cpdef enum:
+    CROWDED_NS = 200000
+    CROWDED_FIRST_NS = 1000000
+    CROWDED_FOR_NS = 128000000
+    QUICK_YIELDS = 256
+    TRIED_AGAIN = 32
+
 @cython.final
 cdef class Spin:
     cdef public long long reads

@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-CROWDED_NS = 200_000  # giving way for so long: somebody else had work
-CROWDED_FIRST_NS = 1_000_000  # for so long nothing is looked for then,
-CROWDED_FOR_NS = 128_000_000  # and twice as long each time that it is still so, up to this
-QUICK_YIELDS = 256  # in a row: the others are gone
-TRIED_AGAIN = 32  # reads after one that nothing followed
+try:
+    import cython
+except ModuleNotFoundError:  # Cython is needed to compile, not to run
+    from regraft.kernels import _shadow as cython
+
+if not cython.compiled:
+    CROWDED_NS = 200_000  # giving way for so long: somebody else had work
+    CROWDED_FIRST_NS = 1_000_000  # for so long nothing is looked for then,
+    CROWDED_FOR_NS = 128_000_000  # and twice as long each time that it is still so, up to this
+    QUICK_YIELDS = 256  # in a row: the others are gone
+    TRIED_AGAIN = 32  # reads after one that nothing followed
 
 
 class Spin:
