@@ -26,9 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
 from typing import Any
-from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -46,6 +44,7 @@ from pyspark.sql.types import (
 )
 
 from regraft.errors import DiskError, LocalError
+from regraft.pipeline.counting import DAY_US, described
 from regraft.pipeline.jobs import Progress, Say, silent
 from regraft.pipeline.manifest import (
     AREAS_MAX,
@@ -53,8 +52,6 @@ from regraft.pipeline.manifest import (
     File,
     Held,
     Manifest,
-    Part,
-    Place,
     State,
     joined,
 )
@@ -65,7 +62,6 @@ from regraft.pipeline.store import Store
 from regraft.wire.bulk import ATTRIBUTES, HEADERS
 
 BATCH_ROWS = 1_000_000
-DAY_US = 86_400_000_000
 LEFT_OUT = ("partition",)  # is 0
 AREA = "area"
 DAY = "day"
@@ -400,50 +396,6 @@ def writing(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
-def described(spark: SparkSession, store: Store, folder: str, levels: int) -> list[File]:
-    """The files below a folder, with what is really in them."""
-    few = "journal string, stream string, sequence bigint, timestamp timestamp, topic string"
-    frame = spark.read.schema(few).option("recursiveFileLookup", "true").parquet(store.path(folder))
-    rows = (
-        frame.groupBy(
-            F.col("_metadata.file_path").alias("path"),
-            F.col("_metadata.file_size").alias("size"),
-            "journal",
-            "stream",
-            F.substring_index("topic", "/", levels).alias(AREA),
-            F.expr(f"unix_micros(timestamp) div {DAY_US}").alias(DAY),  # as a number: faster
-        )
-        .agg(
-            F.count("*").alias("rows"),
-            F.min("sequence").alias("low"),
-            (F.max("sequence") + 1).alias("high"),
-            F.unix_micros(F.min("timestamp")).alias("first_us"),
-            F.unix_micros(F.max("timestamp")).alias("last_us"),
-        )
-        .collect()
-    )
-    found: dict[str, list[Any]] = {}
-    for row in rows:
-        path = unquote(row.path)
-        found.setdefault(path[path.index(f"/{folder}/") + 1 :], []).append(row)
-    files = [_file(path, some) for path, some in found.items()]
-    return sorted(files, key=lambda file: file.order)
-
-
-def _file(path: str, rows: list[Any]) -> File:
-    """A file of which one knows what is in it of each stream, area and day."""
-    places: dict[tuple[str, str], int] = {}
-    for row in rows:
-        key = (row.area or "/", day_in(row.day))
-        places[key] = places.get(key, 0) + row.rows
-    parts = [Part(row.journal, row.stream, row.rows, row.low, row.high) for row in rows]
-    return File(
-        path, "", "", sum(row.rows for row in rows), rows[0]["size"],
-        min(row.first_us for row in rows), max(row.last_us for row in rows), joined(parts),
-        [Place(area, day, count) for (area, day), count in sorted(places.items())],
-    )  # fmt: skip
-
-
 def _check(files: list[File], low: dict[str, int], high: dict[str, int]) -> None:
     """What was written is the whole range, and nothing else."""
     parts = {part.stream: part for part in joined([part for file in files for part in file.parts])}
@@ -463,11 +415,6 @@ def area_of(levels: int) -> Any:
     """The beginning of a topic."""
     begun = F.substring_index("topic", "/", levels)
     return F.when(begun == "", F.lit("/")).otherwise(begun).alias(AREA)
-
-
-def day_in(days: int) -> str:
-    """The day that is so many days after the first of 1970."""
-    return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
 
 
 def day_of() -> Any:

@@ -44,10 +44,10 @@ from regraft.model.message import Message
 from regraft.model.selector import NameKind, Selector
 from regraft.model.selector.ast import names
 from regraft.pipeline.archive import Archive
-from regraft.pipeline.dividing import arrow_knows, filesystem
 from regraft.pipeline.jobs import Say, silent
 from regraft.pipeline.sink import Layout, cells_of, entries_of
 from regraft.pipeline.slices import Slice
+from regraft.pipeline.store import arrow_knows, filesystem
 
 SELECTORS_MAX = 1_000_000
 SLOTS_MAX = 200

@@ -20,12 +20,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 import msgspec
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from regraft.errors import DiskError, LocalError
-from regraft.pipeline.archive import AREA, DAY, Archive, area_of, day_of, described, writing
-from regraft.pipeline.dividing import Order, arrow_knows, place_of, work
+from regraft.pipeline.archive import AREA, DAY, Archive, area_of, day_of, writing
+from regraft.pipeline.counting import described
+from regraft.pipeline.dividing import IN_MAP, Order, place_of, work
 from regraft.pipeline.jobs import Progress, Say, silent
 from regraft.pipeline.manifest import STAGED, File, Place, joined
+from regraft.pipeline.store import arrow_knows
 
 FILE_ROWS = 10_000_000  # of a file, about
 SPLIT_ROWS = 5_000_000  # that are staged, and that one task divides, about
@@ -190,6 +194,7 @@ def _one_by_spark(archive: Archive, order: Order) -> list[File]:
         "parquet.bloom.filter.expected.ndv#id": str(max(place.rows for place in order.places)),
     }
     frame = spark.read.schema(archive.schema).parquet(*paths)
+    frame = frame.withColumns({name: _filled(name, kind) for name, kind in order.columns.items()})
     frame = frame.select("*", area_of(order.levels), day_of()).repartition(1)
     frame = frame.sortWithinPartitions(AREA, DAY, "journal", "stream", "sequence")
     frame.write.options(**options).partitionBy(AREA, DAY).parquet(store.path(folder))
@@ -202,6 +207,17 @@ def _one_by_spark(archive: Archive, order: Order) -> list[File]:
         file.path = hidden
     store.remove(folder)
     return made
+
+
+def _filled(name: str, kind: str) -> Column:
+    """A column that may be younger than a file: there it is NULL, and the attribute has it."""
+    entry = F.col("attributes")[name]
+    value = entry[IN_MAP[kind]]
+    if kind == "double":  # takes ints, too, as the source does
+        value = F.coalesce(value, entry["int"].cast("double"))
+    if kind == "timestamp":
+        value = F.timestamp_micros(value)
+    return F.coalesce(F.col(f"`{name}`"), value)
 
 
 # ------------------------------------------------------------------------------- retention

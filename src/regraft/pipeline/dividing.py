@@ -18,14 +18,18 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from regraft.pipeline.archive import DAY_US, day_in, schema_of
+from regraft.pipeline.archive import schema_of
+from regraft.pipeline.counting import DAY_US, area_in, day_in
 from regraft.pipeline.manifest import DATA, File, Part, Place, joined
+from regraft.pipeline.store import filesystem
 
 GROUP_ROWS = 250_000  # of a row group
 WAITING_BYTES = 256 << 20  # of columns that a task holds
 OPEN_FILES = 100  # of a task
 LEVEL = 3  # of zstd
 Key = tuple[str, str]  # an area and a day
+IN_MAP = {"boolean": "bool", "bigint": "int", "double": "float", "string": "string",
+          "binary": "bytes", "timestamp": "timestamp_us"}  # fmt: skip
 
 
 class Order(msgspec.Struct):
@@ -37,25 +41,6 @@ class Order(msgspec.Struct):
     columns: dict[str, str]
     levels: int
     places: list[Place]  # what the sources hold
-
-
-def arrow_knows(root: str) -> bool:
-    """Whether Arrow can read and write there."""
-    try:
-        filesystem(root)
-    except (pa.ArrowException, OSError, NotImplementedError):
-        return False
-    return True
-
-
-def filesystem(root: str) -> tuple[Any, str]:
-    """Arrow's file system for a root, and the path in it."""
-    from pyarrow import fs
-
-    if root.startswith("file:"):  # as it is: a path may have any characters
-        return fs.LocalFileSystem(), "/" + root.removeprefix("file:").lstrip("/")
-    found: tuple[Any, str] = fs.FileSystem.from_uri(root.replace("s3a://", "s3://"))
-    return found
 
 
 def place_of(area: str, day: str) -> str:
@@ -107,11 +92,6 @@ def divided(table: Any, levels: int) -> Iterator[tuple[Key, Any]]:
         some = table.take(order.slice(start, end - start)) if len(runs.values) > 1 else table
         yield (areas[area], day_in(day)), some
         start = end
-
-
-def area_in(topic: str, levels: int) -> str:
-    """The beginning of a topic."""
-    return "/".join(topic.split("/")[:levels]) or "/"
 
 
 class Output:
@@ -261,10 +241,8 @@ def _looked_up(attributes: Any, wanted: pa.Field, kind: str) -> Any:
     """An attribute as a column."""
     import pyarrow.compute as pc
 
-    fields = {"boolean": "bool", "bigint": "int", "double": "float", "string": "string",
-              "binary": "bytes", "timestamp": "timestamp_us"}  # fmt: skip
     entry = pc.map_lookup(attributes, wanted.name, "first")
-    value = pc.struct_field(entry, fields[kind])
+    value = pc.struct_field(entry, IN_MAP[kind])
     if kind == "double":  # takes ints, too, as the source does
         value = pc.coalesce(value, pc.struct_field(entry, "int").cast(pa.float64(), safe=False))
     return value.cast(wanted.type)

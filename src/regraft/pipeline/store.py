@@ -38,6 +38,27 @@ def whole(path: str) -> str:
     return f"file://{Path(path).expanduser().absolute()}"
 
 
+def arrow_knows(root: str) -> bool:
+    """Whether Arrow can read and write there."""
+    import pyarrow as pa
+
+    try:
+        filesystem(root)
+    except (pa.ArrowException, OSError, NotImplementedError):
+        return False
+    return True
+
+
+def filesystem(root: str) -> tuple[Any, str]:
+    """Arrow's file system for a root, and the path in it."""
+    from pyarrow import fs
+
+    if root.startswith("file:"):  # as it is: a path may have any characters
+        return fs.LocalFileSystem(), "/" + root.removeprefix("file:").lstrip("/")
+    found: tuple[Any, str] = fs.FileSystem.from_uri(root.replace("s3a://", "s3://"))
+    return found
+
+
 class Store:
     """One folder and all below it; paths are relative to it."""
 

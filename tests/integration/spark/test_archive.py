@@ -22,9 +22,10 @@ import regraft
 from regraft.errors import DiskError, LocalError
 from regraft.model.message import Timestamp
 from regraft.pipeline import column
-from regraft.pipeline.archive import Archive, described, verify, writing
+from regraft.pipeline.archive import Archive, verify, writing
 from regraft.pipeline.backtest import backtest
 from regraft.pipeline.compaction import compact, expire
+from regraft.pipeline.counting import described
 from regraft.pipeline.link import Link
 from regraft.pipeline.manifest import FOLDER
 from regraft.pipeline.replay import replay
@@ -272,6 +273,29 @@ def test_late_data_columns_and_retention(spark: Any, root: Path, node: Served) -
         assert archive.take(node.url, "orders,ticks").rows == 0
     finally:
         more.kill()
+
+
+LATER = {
+    "flag": "boolean", "large": "bigint", "n": "double", "symbol": "string", "data": "binary",
+    "when": "timestamp",
+}  # fmt: skip
+
+
+def test_columns_that_come_later_are_filled_in(spark: Any, root: Path, tmp_path: Path) -> None:
+    """However files are written anew."""
+    found = []
+    for by_rows in (False, True):
+        archive = Archive.open(spark, str(shutil.copytree(root, tmp_path / f"rows {by_rows}")))
+        archive.add_columns(LATER)
+        assert compact(archive, everything=True, by_rows=by_rows).rows == ALL
+        rows = archive.frame().select("sequence", *LATER).orderBy("stream", "sequence").collect()
+        found.append([row.asDict() for row in rows])
+    assert found[0] == found[1]
+    counts = {name: sum(row[name] is not None for row in found[0]) for name in LATER}
+    assert counts == {"flag": 1, "large": 1, "n": COUNT, "symbol": COUNT, "data": 1, "when": 1}
+    assert [row["n"] for row in found[0][:3]] == [0.0, 1.0, 2.0]  # ints, too, as the source does
+    moments = {row["when"] for row in found[0]} - {None}
+    assert moments == {datetime.datetime(2023, 11, 14, 22, 13, 20, 1)}
 
 
 def since(known: Known, answers: list[int]) -> Known:

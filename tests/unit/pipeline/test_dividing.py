@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
 
 from regraft.pipeline import dividing
-from regraft.pipeline.archive import DAY_US, day_in
-from regraft.pipeline.dividing import Order, area_in, arrow_schema_of, divide_files, divided
+from regraft.pipeline.counting import DAY_US, area_in, day_in
+from regraft.pipeline.dividing import Order, arrow_schema_of, divide_files, divided
 from regraft.pipeline.manifest import File, Part, Place, joined
 
 TOPICS = ("a/x", "a/x/1", "a/y", "b", "/b/c", "//d", "per%cent=x y/z")
