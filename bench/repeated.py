@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-ROWS = 32_768  # of a batch, as a node sends them
+ROWS = 4096  # of a batch, as a node sends them
 
 
 class Repeated(DataSource):

@@ -32,9 +32,11 @@ from regraft.runtime.aside import JOB_BYTES_MAX, LENGTH_BYTES
 from regraft.runtime.segments import segment_name, sync_folder
 from regraft.wire import arrow, bulk, native, peers
 
-READ_BYTES = 256 << 10  # of a segment, at a time: less than a millisecond's work,
-SEND_BYTES = 256 << 10  # and what the system copies without a pause
-ROWS_MAX = 32_768  # of a record batch,
+# Whoever else wants this processor waits while the system copies: for us, and where Spark is on the
+# same machine for its workers, which hand on a whole batch at once. So these are small.
+READ_BYTES = 64 << 10  # of a segment, at a time
+SEND_BYTES = 64 << 10
+ROWS_MAX = 4096  # of a record batch,
 BATCH_BYTES = 8 << 20  # and the bytes of its messages
 PIECES_MAX = 512  # in one system call
 RECEIVE_BYTES = 256 << 10

@@ -69,6 +69,14 @@ def test_ranges_in_any_order(node: Served) -> None:
         assert (scanned.next, scanned.scanned, scanned.rows) == (end, end - start, end - start)
 
 
+def test_no_batch_is_large(node: Served) -> None:
+    with Link(node.url) as link:
+        request = bulk.Read("", "orders", COLUMNS, start=1, end=5001)
+        sizes = [batch.num_rows for batch in link.read(request, SCHEMA)]
+    assert sum(sizes) == 5000
+    assert max(sizes) <= 4096  # who is live waits while one is handed on
+
+
 def test_a_selector_is_evaluated_by_the_node(node: Served) -> None:
     rows, scanned = table(node, start=1, end=5001, selector="symbol = 'S3' AND price > 100")
     assert rows
