@@ -198,7 +198,7 @@ def _one_by_spark(archive: Archive, order: Order) -> list[File]:
     frame = frame.select("*", area_of(order.levels), day_of()).repartition(1)
     frame = frame.sortWithinPartitions(AREA, DAY, "journal", "stream", "sequence")
     frame.write.options(**options).partitionBy(AREA, DAY).parquet(store.path(folder))
-    made = described(spark, store, folder, order.levels)
+    made = described(spark, store, folder, order.levels, by_spark=True)
     for number, file in enumerate(made):
         (place,) = file.held
         file.area, file.day, file.places = place.area, place.day, []
