@@ -200,7 +200,8 @@ class Offering(Asking):
         for id, offer in list(self._offers.items()):
             if id not in self._answers:
                 waiting[offer] = self._answers[id] = self._loop.create_future()
-            transport.write(native.encode(offer.question))
+            if not transport.is_closing():  # else it is lost, of which we hear soon
+                transport.write(native.encode(offer.question))
         if not self.must_advertise:  # nothing depends on it: what is wanted will be heard of
             for offer, future in waiting.items():
                 del self._answers[offer.question.id]

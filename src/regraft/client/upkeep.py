@@ -229,7 +229,8 @@ class Upkeep:
         return data
 
     def _transmit(self, data: bytes) -> None:
-        if self._transport is not None:
+        # One that is closing is lost, of which we hear soon; uvloop takes nothing more then.
+        if self._transport is not None and not self._transport.is_closing():
             assert self._loop is not None
             self._spoke = self._loop.time()
             self._transport.write(data)

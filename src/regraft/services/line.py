@@ -276,17 +276,15 @@ class Line(Client):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        link, transport = self._link, self._transport
+        link = self._link
         if self._finished and link is not None:
             count, self._finished = self._finished, 0
             self._flushing = False
             self._write(native.encode(native.Finished(count)))
-        elif link is not None and transport is not None and not self._barrier_due:
+        elif link is not None and not self._barrier_due:
             self._flushing = False  # as every client, who has nothing persistent here
             if link.outbox.used:
-                assert self._loop is not None
-                self._spoke = self._loop.time()
-                transport.write(link.outbox.take())
+                self._transmit(link.outbox.take())
             return
         super()._flush()
 

@@ -287,6 +287,33 @@ async def test_an_error_is_for_the_command_whose_token_it_has() -> None:
                 await task
 
 
+class ClosingTransport:
+    """As uvloop has it between a write that failed and the news that the connection is lost."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+    def close(self) -> None:
+        """There is nothing left to do."""
+
+
+@virtual_time
+async def test_nothing_is_written_to_a_connection_that_is_about_to_be_lost() -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        transport, client._transport = client._transport, ClosingTransport()
+        await client.publish("a", b"x")
+        client._send(native.Credit(1, 1))
+        await asyncio.sleep(0)
+        client._transport = transport
+        everything = await client.subscribe("b")
+        await client.publish("b", b"y")
+        assert (await everything.next(1)).body == b"y"
+
+
 @virtual_time
 async def test_a_subscription_that_was_given_up_is_taken_back() -> None:
     async with Bus() as bus:
