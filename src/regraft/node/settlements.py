@@ -23,30 +23,43 @@ class Settlements:
     def accept(self, box: Box, member: Member, ranges: list[Range], now: Now) -> None:
         """A member is done with messages.
 
-        What it no longer has counts, too, if it came back and nobody else has it now.
+        What it does not have counts, too, if it came back or may have been delivered before a
+        crash, and nobody else has it now: so a client may repeat what it said of those.
         """
-        returned = box.mailbox.returned
         done: list[Range] = []
         for first, last in ranges:
             at = first
             for low, high, _ in member.hand.take(first, last):
-                done += self._still_back(box, at, low - 1) if returned and low > at else []
+                done += self._in_no_hand(box, at, low - 1)
                 done.append((low, high))
                 at = high + 1
-            done += self._still_back(box, at, last) if returned and at <= last else []
+            done += self._in_no_hand(box, at, last)
         if done:
             self._journal.settle(box.mailbox.number, done, now.wall_us)
 
-    def _still_back(self, box: Box, first: int, last: int) -> list[Range]:
-        """What of a range came back and waits."""
-        held = [p for m in box.members.values() for p in m.hand.overlap(first, last)]
-        return [
+    def _in_no_hand(self, box: Box, first: int, last: int) -> list[Range]:
+        """What of a range was delivered once and waits to be delivered again."""
+        mailbox = box.mailbox
+        if first > last or not (mailbox.returned or first <= box.marked):
+            return []
+        found = [
             (one, one)
-            for one in sorted(box.mailbox.returned)
-            if first <= one <= last
-            and one not in box.dying
-            and not any(low <= one <= high for low, high, _ in held)
+            for one in sorted(mailbox.returned)
+            if max(first, box.marked + 1) <= one <= last
         ]
+        found += mailbox.unsettled(first, min(last, box.marked))
+        members = box.members.values()
+        taken = [piece[:2] for member in members for piece in member.hand.overlap(first, last)]
+        waiting = (one.sequence for member in members for one in member.parked)
+        taken += ((one, one) for one in (*box.dying, *waiting) if first <= one <= last)
+        for low, high in taken:
+            found = [
+                rest
+                for start, end in found
+                for rest in ((start, min(end, low - 1)), (max(start, high + 1), end))
+                if rest[0] <= rest[1]
+            ]
+        return found
 
     def release(
         self,

@@ -131,6 +131,23 @@ def test_what_was_in_hand_when_the_node_died_is_marked(power: bool) -> None:
     assert [(one.sequence, one.attempts) for one in rest] == [(2, 1), (3, 1)]
 
 
+@pytest.mark.parametrize("power", [False, True])
+def test_what_was_delivered_before_a_crash_can_be_settled_before_it_comes_again(
+    power: bool,
+) -> None:
+    world = KeepingWorld()
+    client = world.reader("box")
+    publish(world, *range(1, 7))
+    assert sequences(client) == [1, 2, 3, 4, 5, 6]
+    after = world.again(power)
+    client = after.reader("box", in_flight=1)
+    assert sequences(client) == [1]
+    settle(after, client, 3, 5)  # none of them is in its hands yet
+    assert sequences(client) == []
+    client = after.again(power).reader("box")
+    assert sequences(client) == [1, 2, 6]
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_deliveries_do_not_run_away_from_settlements_that_are_not_safe(
     dies: bool, monkeypatch: pytest.MonkeyPatch

@@ -681,3 +681,20 @@ def test_an_order_by_key_may_be_given_up() -> None:
     settle(world, one, 1)
     settle(world, other, 2, 3)
     assert row(world)["waiting"] == 0
+
+
+@BOTH
+def test_after_a_crash_nobody_settles_what_another_member_has(power: bool) -> None:
+    world = KeepingWorld()
+    one = member(world)
+    publish(world, *range(1, 5))
+    assert got(one) == ["1", "2", "3", "4"]
+    after = world.again(power)
+    one, other = member(after, in_flight=1), member(after, in_flight=1)
+    assert (got(one), got(other)) == (["1"], ["2"])
+    settle(after, one, 1, 2, 3)  # 3 is in no hand, and 2 in that of the other
+    assert got(one) == ["4"]
+    other.leave()
+    assert counted(one) == []
+    settle(after, one, 4)
+    assert counted(one) == [("2", 2)]
