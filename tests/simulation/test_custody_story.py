@@ -17,6 +17,7 @@ from regraft.simulate.world import World
 
 SEEDS = range(300)
 FEW = 3
+FOUND = (941, 1239, 1393)  # others that were wrong once
 AT_ONCE = 9  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
     "taken-early": (0,),
@@ -44,6 +45,12 @@ def test_nothing_is_wrong_with_a_few_stories() -> None:
 @pytest.mark.parametrize("first", SEEDS[FEW::AT_ONCE])
 def test_nothing_is_wrong_with_the_stories(first: int) -> None:
     assert wrong(range(first, min(first + AT_ONCE, len(SEEDS)))) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_wrong_once_is_not_again(seed: int) -> None:
+    assert tell(seed) == []
 
 
 @pytest.mark.slow

@@ -149,7 +149,8 @@ class Departure:
         ghost = self.ghosts.get(c.key)
         if ghost is None:
             return False
-        if not ghost.expected or self.leaving:
+        moved = c.key not in self._links  # meanwhile: what it kept went another way
+        if moved or not ghost.expected or self.leaving:
             del self.ghosts[c.key]
             return False
         ghost.closed = True

@@ -109,6 +109,13 @@ class Place:
         for said in self._witness.read(key, data):
             if isinstance(said, native.Confirmed | native.Error):
                 self.ledger.answered(said, sent)
+            if isinstance(said, native.Error) and said.ordinal in sent:
+                self._check_reason(said)
+
+    def _check_reason(self, said: native.Error) -> None:
+        """Whether what a publisher is told is true; when it hears that, it may be no more."""
+        if said.name not in self.refuses():
+            self.ledger.complain(f"a message was refused: {said.name}: {said.text}")
 
     def _reported(self, event: Event) -> None:
         self.ledger.reported(event)
@@ -262,11 +269,10 @@ class Disks:
             self.places[name].ledger.confirmed(letter, message.takers, message.known)
 
     def refused(self, name: str, why: str) -> bool:
-        """A guest was refused; whether that is true."""
+        """A guest was refused; whether that can be. A node with a disk was judged when it spoke."""
         self._count("refused")
         self._count(f"refused: {why}")
-        place = self.places.get(name)
-        return why in (place.refuses() if place is not None else {"not-supported"})
+        return name in self.places or why == "not-supported"
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -295,7 +301,7 @@ class Disks:
         if place.teller is None or not place.teller.here or place.teller.broker is not place.broker:
             place.tellers += 1
             name = f"teller-{index}-{place.tellers}"
-            place.teller = Teller(name, place.broker, partial(self._decided, place))
+            place.teller = Teller(name, place.broker, partial(self._decided, place, place.broker))
             place.connected(place.teller.guest.pipe.key)
             self.world.after(TELLER_NS, partial(self._tell, place, place.teller, topics, size))
         else:
@@ -321,7 +327,9 @@ class Disks:
         self.custodies.transactions.append(letters)
         teller.commit(letters, messages)
 
-    def _decided(self, place: Place, letters: Sequence[Letter], committed: bool, why: str) -> None:
+    def _decided(
+        self, place: Place, by: Broker, letters: Sequence[Letter], committed: bool, why: str
+    ) -> None:
         """What became of a transaction."""
         self._count("committed" if committed else f"rolled back: {why}")
         for letter in letters:
@@ -330,7 +338,7 @@ class Disks:
                 letter.confirmed_ns = self.world.ns
             else:
                 letter.refused = True
-        if not committed and why not in place.refuses():
+        if not committed and by is place.broker and why not in place.refuses():
             place.ledger.complain(f"a transaction of {letters[0]} was refused: {why}")
 
     def settle(self, index: int, number: int, share: float) -> bool:
