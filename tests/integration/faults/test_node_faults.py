@@ -1,6 +1,7 @@
 """A node under faults of the machine: what it confirmed is there afterwards.
 
-REGRAFT_FAULT_CUTS=1000 makes as many power cuts; REGRAFT_FAULT_SAMPLES as many deaths and failures.
+REGRAFT_FAULT_CUTS=1000 makes as many power cuts; REGRAFT_FAULT_SAMPLES as many deaths and failures;
+REGRAFT_FAULT_SEED chooses other moments for the cuts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from faults.strace import Inject
 from regraft.errors import RegraftError
 
 CUTS = int(os.environ.get("REGRAFT_FAULT_CUTS", "30"))
+SEED = int(os.environ.get("REGRAFT_FAULT_SEED", "7"))
 SAMPLES = int(os.environ.get("REGRAFT_FAULT_SAMPLES", "15"))
 CUTS_FOR_A_BUG = 300  # about one in twenty shows it, and the first one that does is the last
 
@@ -40,7 +42,7 @@ def cut(log: Path, cuts: int, in_memory: bool, **variables: str) -> list[list[st
         def note() -> None:
             promised[:] = load.confirmed, load.settled
 
-        pauses = random.Random(7)
+        pauses = random.Random(SEED)
         for _ in range(cuts):
             time.sleep(pauses.random() * 0.05)
             load.wait_for(20)
