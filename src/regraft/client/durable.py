@@ -186,6 +186,9 @@ class Durable(Subscription):
         if sequence:
             self._handed.pop(sequence, None)  # it is the last now
             self._handed[sequence] = message
+            unit = CURRENT.get()
+            if unit is not None:
+                unit.taken(self, sequence)
         return message
 
     def settle(self, *messages: ReceivedMessage) -> None:
@@ -314,6 +317,16 @@ class Durable(Subscription):
                 else:
                     del self._expected[sequence]
         self._note(sequence, how)
+
+    def give_back(self, sequence: int) -> None:
+        """The application has one no more and is not done with it: it comes again, as new."""
+        if self._handed.pop(sequence, None) is None:
+            return
+        self._failed.discard(sequence)
+        if sequence in self._expected:
+            del self._expected[sequence]  # after a reconnection it comes by itself
+        else:
+            self._note(sequence, Settlement.release())
 
     def fail(self, message: ReceivedMessage) -> None:
         """A callback could not deal with it: it stays unsettled."""
@@ -482,12 +495,15 @@ class Durable(Subscription):
 
     def _hand(self, messages: Iterable[ReceivedMessage]) -> None:
         handed = self._handed
+        unit = CURRENT.get()
         for message in messages:
             sequence = message.sequence
             if sequence in handed:
                 del handed[sequence]  # it is the last now
             if sequence:
                 handed[sequence] = message
+                if unit is not None:
+                    unit.taken(self, sequence)
 
     def _settle_handed(self) -> None:
         if self._failed or self._expected or CURRENT.get() is not None:

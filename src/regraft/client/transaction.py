@@ -44,7 +44,7 @@ class Transaction:
 
     What is published by its client in the context, and what is accepted of the client's durable
     subscriptions and queues, counts when the context is left, all of it or nothing. If it is left
-    by an error, nothing does: accepted messages come again.
+    by an error, nothing does: messages that were taken or accepted in it come again.
     """
 
     def __init__(self, client: Transacting, timeout: float | None = TIMEOUT_S) -> None:
@@ -56,6 +56,7 @@ class Transaction:
         self._kept: Outbox | None = None  # persistent messages,
         self._passing: Outbox | None = None  # and others
         self._parts = 0
+        self._taken: dict[Durable, list[int]] = {}  # what the application got in it
         self._accepted: dict[Durable, dict[int, ReceivedMessage]] = {}
         self._made: list[native.Subscribe] = []
         self._removed: list[str] = []
@@ -109,6 +110,8 @@ class Transaction:
         await self._end(error)
 
     async def _end(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._give_back()
         if self.is_over:
             return
         if error is None:
@@ -275,6 +278,11 @@ class Transaction:
         """Whether what this client does belongs to it."""
         return client is self._client and not self.is_over
 
+    def taken(self, durable: Durable, sequence: int) -> None:
+        """A message of a mailbox is in the application's hands; it need not come to accept it."""
+        if self.takes(durable.client):
+            self._taken.setdefault(durable, []).append(sequence)
+
     def settle(self, durable: Durable, message: ReceivedMessage, how: Settlement) -> None:
         """A message of a mailbox is to be accepted."""
         check_outcome(how.outcome)
@@ -391,9 +399,17 @@ class Transaction:
         elif not self.gid:
             self._forget(False)
 
+    def _give_back(self) -> None:
+        """What was taken in it and not accepted comes again: nobody will accept it any more."""
+        for durable, sequences in self._taken.items():
+            for sequence in sequences:
+                durable.give_back(sequence)
+        self._taken.clear()
+
     def _forget(self, tell: bool = True) -> None:
-        """Nothing of it counts: what it accepted comes again."""
+        """Nothing of it counts: what it took and accepted comes again."""
         self.is_over = True
+        self._give_back()
         client = self._client
         if client._link is not self._link:
             return  # that the connection was lost says it all

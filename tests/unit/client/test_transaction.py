@@ -64,6 +64,33 @@ async def test_nothing_of_it_counts_after_an_error() -> None:
         assert await texts(client, "out") == [] and await texts(client, "in") == []
 
 
+@pytest.mark.parametrize("auto", [False, True])
+@virtual_time
+async def test_what_was_taken_and_not_accepted_comes_again_after_an_error(auto: bool) -> None:
+    async with Bus() as bus:
+        client = await bus.connect()
+        await filled(client, "a", "b")
+        queue = client.queue("in", auto=auto)
+        before = await queue.next(timeout=10)  # not in it: the application still has it
+        with pytest.raises(RuntimeError):
+            async with client.transaction():
+                if auto:
+                    await queue.next_batch(timeout=10)
+                else:
+                    async for _ in queue:
+                        raise RuntimeError("no")
+                raise RuntimeError("no")
+        again = await queue.next(timeout=10)
+        if not auto:
+            assert (before.text(), again.text(), again.attempts) == ("a", "b", 1)
+            assert queue.unsettled() == 2
+            await before.accept()
+            await again.accept(confirm=True)
+            assert await texts(client, "in") == []
+        else:  # with the next one it was done with the first one, but that was rolled back
+            assert {again.text(), (await queue.next(timeout=10)).text()} == {"a", "b"}
+
+
 @virtual_time
 async def test_rolled_back_on_purpose() -> None:
     async with Bus() as bus:
@@ -235,6 +262,32 @@ async def test_lost_before_the_commit() -> None:
                 await asyncio.sleep(5)
         assert (await queue.next(timeout=10)).text() == "a"
         assert await texts(client, "out") == []
+
+
+@pytest.mark.parametrize("taken", ["before", "meanwhile", "after"])
+@virtual_time
+async def test_what_is_in_the_hands_of_who_hears_that_it_was_lost_comes_again(taken: str) -> None:
+    """It was taken before the connection was lost, or behind that, and cannot be accepted."""
+    async with Bus() as bus:
+        client = await bus.connect(client_id="me")
+        await filled(client, "a")
+        queue = await client.queue("in").open()
+        with pytest.raises(WorldError, match="rolled-back"):
+            async with client.transaction():
+                message = None if taken == "after" else await queue.next(timeout=10)
+                bus.kill()
+                await asyncio.sleep(1)
+                bus.start()
+                if message is None or taken == "before":  # and has come again by now
+                    await asyncio.sleep(5)
+                message = message or await queue.next(timeout=10)
+                while client._link is None:
+                    await asyncio.sleep(0.001)
+                await message.accept()
+        again = await queue.next(timeout=10)
+        assert again.text() == "a"
+        await again.accept(confirm=True)
+        assert await texts(client, "in") == [] and queue.pending() == 0
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
