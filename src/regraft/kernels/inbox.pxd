@@ -83,5 +83,5 @@ cdef class Inbox:
     @cython.locals(n=Py_ssize_t, at=Py_ssize_t, value=int64_t, septet=int64_t, shift=cython.int,
                    attempts=cython.int, count=int64_t)
     cdef bint open_sequenced(self, bytes payload) except -1
-    @cython.locals(scan=Scan, fault=cython.int, start=Py_ssize_t, message=ReceivedMessage, copies=Copies, sender=bytes)
+    @cython.locals(scan=Scan, fault=cython.int, start=Py_ssize_t, message=ReceivedMessage, copies=Copies, at=Py_ssize_t)
     cdef ReceivedMessage message(self, bytes_p p, Py_ssize_t pos, Py_ssize_t end)

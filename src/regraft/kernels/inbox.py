@@ -446,8 +446,8 @@ class Inbox:
             and not scan.special & 1
             and scan.seen >> 2 & 1
         ):
-            sender = cut(p, scan.field_end[2] - scan.field_raw[2], scan.field_end[2])
-            if not copies.is_new(sender, scan.field_raw[11]):
+            at = scan.field_end[2] - scan.field_raw[2]
+            if not copies.is_new_at(p, at, scan.field_end[2], scan.field_raw[11]):
                 self.left -= 1
                 self.repeated += 1
                 self.repeated_size += end - pos
