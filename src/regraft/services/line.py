@@ -130,7 +130,7 @@ class Line(Client):
             self.tried.set()
             self._peer.line_is_up(self)
 
-    def _received(self, link: Link, data: bytes) -> None:
+    def _received(self, link: Link, data: bytes | memoryview) -> None:
         """As every client, without an event for each run of messages.
 
         Much is dealt with in two halves: what those send who were woken by the first one is written
@@ -147,7 +147,7 @@ class Line(Client):
             self._take_in(link, data)
         else:
             half = len(data) // 2
-            self._second_half = data[half:]
+            self._second_half = bytes(data[half:])
             self._take_in(link, data[:half])
             self._loop.call_soon(self._go_on, link)
         if self._spin is not None:
@@ -163,7 +163,7 @@ class Line(Client):
         self._go_on(link)
         super()._lost(link, exc)
 
-    def _take_in(self, link: Link, data: bytes) -> None:
+    def _take_in(self, link: Link, data: bytes | memoryview) -> None:
         try:
             if self._peer.switch.deliver(self, self.taken, link.inbox.feed(data)):
                 self._flush_behind()

@@ -63,6 +63,24 @@ async def test_much_is_dealt_with_in_two_turns_and_in_order() -> None:
 
 
 @virtual_time
+async def test_what_waits_for_its_turn_is_not_in_the_buffer_that_is_read_into() -> None:
+    async with Bus() as bus, Listener(bus) as peer:
+        line = peer.lines[0]
+        link = line._latest
+        assert link is not None
+        line._received(link, frames(0, 2))
+        buffer = bytearray(frames(2, 2 * HALVED))
+        line._received(link, memoryview(buffer))
+        buffer[:] = bytes(len(buffer))
+        assert 2 < len(peer.heard) < 2 * HALVED
+        rest = bytearray(frames(2 * HALVED + 2, 3))
+        line._received(link, memoryview(rest))
+        rest[:] = bytes(len(rest))
+        await peer.next_turn()
+        assert [k for _, k in peer.heard] == list(range(2 * HALVED + 5))
+
+
+@virtual_time
 async def test_what_came_before_a_connection_was_lost_is_not_lost() -> None:
     async with Bus() as bus, Listener(bus) as peer:
         line = peer.lines[0]
