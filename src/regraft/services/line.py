@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 PEER_ID, GROUP_ID = 1, 2  # subscriptions of a peer: the own address, and the peer type
 NUMBERS = 4  # for each of several peers on one line: so far apart are theirs
-HALVED = 32  # messages, about, which are not dealt with all at once
+HALVED = 32  # messages, about, which are not dealt with all at once,
+HALVED_BYTES = 32 << 10  # unless they are more than who waits for answers gets: events, most likely
 SICK_S = 1.0  # for so long a line that did not do its work is not the first choice
 
 
@@ -143,7 +144,11 @@ class Line(Client):
         inbox = link.inbox
         if self._second_half:
             self._second_half += data
-        elif len(data) * inbox.messages < HALVED * inbox.size or not inbox.messages:
+        elif (
+            len(data) * inbox.messages < HALVED * inbox.size
+            or not inbox.messages
+            or len(data) > HALVED_BYTES
+        ):
             self._take_in(link, data)
         else:
             half = len(data) // 2
