@@ -30,6 +30,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from regraft.client import Client, Options
 from regraft.client.address import Address
+from regraft.client.dialling import Factory
+from regraft.client.reading import Wire
 from regraft.errors import WorldError
 from regraft.limits import MIB, Limits
 from regraft.model.userfilter import REGISTERED
@@ -162,11 +164,11 @@ class Bus:
         assert self._broker is not None, "use the bus as a context: async with Bus() as bus"
         return self._broker
 
-    async def connector(self, factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
+    async def connector(self, factory: Factory, address: Address) -> Any:
         """What a `Peer` or `Service` needs to connect to this node: `connector=bus.connector`."""
         return await self._connect(factory, address)
 
-    async def _connect(self, factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
+    async def _connect(self, factory: Factory, address: Address) -> Any:
         broker = self._node()
         if broker.stopped or not broker.accepting:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -200,7 +202,7 @@ class Bus:
 class _Transport(asyncio.Transport):
     """A connection in memory, as asyncio has them."""
 
-    def __init__(self, bus: Bus, pipe: Pipe, protocol: asyncio.Protocol) -> None:
+    def __init__(self, bus: Bus, pipe: Pipe, protocol: Wire) -> None:
         super().__init__()
         self._bus = bus
         self._pipe = pipe

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from regraft.client.address import Address
+from regraft.client.reading import Wire
 from regraft.wire.local import BUFFER_BYTES, local_name
 
-Factory = Callable[[], asyncio.Protocol]
+Factory = Callable[[], Wire]
 Connector = Callable[[Factory, Address], Awaitable[Any]]
 
 

@@ -219,7 +219,7 @@ class Link:
 
     # -------------------------------------------------------------------- receiving
 
-    def receive(self, data: bytes) -> Iterator[LinkEvent]:
+    def receive(self, data: bytes | memoryview) -> Iterator[LinkEvent]:
         """What happened, by these bytes. A `PeerError` means that the node talks nonsense."""
         for key, content, size in self.inbox.feed(data):
             if type(key) is tuple:

@@ -41,6 +41,7 @@ from regraft.client.link import (
     Welcomed,
 )
 from regraft.client.options import Options
+from regraft.client.reading import Wire, view_of
 from regraft.client.replies import Replies
 from regraft.client.spinning import spin_of
 from regraft.client.subscription import Subscription
@@ -76,26 +77,6 @@ class Disconnection:
     error: RegraftError
     unconfirmed: int
     will_reconnect: bool
-
-
-class _Wire(asyncio.Protocol):
-    """Hands what happens to a socket to the client, with the link it belongs to."""
-
-    def __init__(self, client: Upkeep, link: Link) -> None:
-        self._client = client
-        self.link = link
-
-    def data_received(self, data: bytes) -> None:
-        self._client._received(self.link, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._client._lost(self.link, exc)
-
-    def pause_writing(self) -> None:
-        self._client._set_writable(self.link, False)
-
-    def resume_writing(self) -> None:
-        self._client._set_writable(self.link, True)
 
 
 class Upkeep:
@@ -329,7 +310,8 @@ class Upkeep:
         self._break = self._loop.create_future()
         self._writable = True
         self._spin = spin_of(self._loop, options.spin_us)
-        transport = await self._connector(lambda: _Wire(self, link), address)
+        view = view_of(self._loop)
+        transport = await self._connector(lambda: Wire(self, link, view), address)
         try:
             transport.write(link.open())
             await self._opening
@@ -518,7 +500,7 @@ class Upkeep:
 
     # -------------------------------------------------------------- what is received
 
-    def _received(self, link: Link, data: bytes) -> None:
+    def _received(self, link: Link, data: bytes | memoryview) -> None:
         if link is not self._latest:
             return
         assert self._loop is not None

@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from regraft.kernels.arrays cimport Longs
+from regraft.kernels.frame cimport bytes_p
 from regraft.kernels.inbox cimport ReceivedMessage, start_of
 from regraft.kernels.outbox cimport Outbox
 from regraft.kernels.outlet cimport is_topic
@@ -69,7 +70,7 @@ cdef class Calls:
     @cython.locals(least=double, call=Call)
     cpdef double expire(self, double now) except? -1
 
-@cython.locals(k=Py_ssize_t, rest=list, message=ReceivedMessage, sender=bytes)
+@cython.locals(k=Py_ssize_t, rest=list, message=ReceivedMessage, p=bytes_p)
 cpdef list first_copies(list messages, Copies copies)
 
 cdef class Stepping:

@@ -214,8 +214,8 @@ def first_copies(messages: list[ReceivedMessage], copies: Copies) -> list[Receiv
     for k in range(len(messages)):
         message: ReceivedMessage = messages[k]
         if message.copy:
-            sender = message.envelope[message.sender_at : message.sender_end]
-            if not copies.is_new(sender, message.copy):
+            p = start_of(message.envelope)
+            if not copies.is_new_at(p, message.sender_at, message.sender_end, message.copy):
                 continue
         rest.append(message)
     return rest

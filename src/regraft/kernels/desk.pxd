@@ -111,7 +111,7 @@ cdef class Taker:
     cdef public Desk desk
     cdef public Copies copies
 
-    @cython.locals(rest=list, desk=Desk, copies=Copies, k=Py_ssize_t, message=ReceivedMessage, sender=bytes)
+    @cython.locals(rest=list, desk=Desk, copies=Copies, k=Py_ssize_t, message=ReceivedMessage, p=bytes_p)
     cdef list take(self, object line, Taken taken, list messages, object numbers, double now, int64_t wall)
 
 @cython.final

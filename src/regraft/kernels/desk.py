@@ -369,8 +369,8 @@ class Taker:
         for k in range(len(messages)):
             message: ReceivedMessage = messages[k]
             if message.copy and copies is not None:
-                sender = message.envelope[message.sender_at : message.sender_end]
-                if not copies.is_new(sender, message.copy):
+                p = start_of(message.envelope)
+                if not copies.is_new_at(p, message.sender_at, message.sender_end, message.copy):
                     continue
             if message.number == 0:
                 if message.references:

@@ -25,11 +25,12 @@ except ModuleNotFoundError:  # Cython is needed to compile, not to run
 if not cython.compiled:
     from regraft.kernels.checksum import crc32c_at, pointer_to
     from regraft.kernels.envelope import Scan
-    from regraft.kernels.frame import HEADER, MESSAGE, TRANSFER, cut, u32
+    from regraft.kernels.frame import HEADER, MESSAGE, TRANSFER, cut, u32, writable
     from regraft.kernels.outlet import is_topic
     from regraft.kernels.windows import Copies
 
     start_of = memoryview  # of bytes: a pointer when compiled
+    start_of_any = memoryview
 
     def u64(p: Any, i: int) -> int:
         """The eight bytes at i as a number."""
@@ -293,7 +294,9 @@ class Inbox:
         self.known: dict[bytes, tuple[int, ...]] = {}  # subscriptions by their encoding
         self.ids = b""  # the encoding that came last
         self.ids_subscriptions: tuple[int, ...] = ()  # what it stands for
-        self.tail = b""
+        self.tail = bytearray()  # of what came: the beginning of a frame
+        self.run: list[ReceivedMessage] = []  # that is being read,
+        self.run_from = 0  # and `size` before it
         self.scan = Scan()
         self.topic = b""
         self.topic_text = ""
@@ -309,16 +312,53 @@ class Inbox:
         self.repeated = 0  # what had come before: messages,
         self.repeated_size = 0  # and their bytes
 
-    def feed(self, data: bytes) -> list[tuple[Any, Any, int]]:
-        """What is complete: runs as (subscriptions, [messages], bytes), else (kind, payload, 0)."""
-        if self.tail:
-            data = self.tail + data
+    def feed(self, data: bytes | memoryview) -> list[tuple[Any, Any, int]]:
+        """What is complete: runs as (subscriptions, [messages], bytes), else (kind, payload, 0).
+
+        Nothing of `data` is kept: it may be a part of a buffer that is read into again.
+        """
         items: list[tuple[Any, Any, int]] = []
-        run: list[ReceivedMessage] = []
-        size = self.size
+        if self.run:
+            self.run = []  # of what an error came behind
+        self.run_from = self.size
         n = len(data)
-        p = start_of(data)
+        p = start_of_any(data)
         pos = 0
+        if self.tail:
+            # Only the frame that was cut is put together, instead of all that came.
+            pos = self.complete(p, n)
+            if pos < 0:
+                return items
+            tail = self.tail
+            self.tail = bytearray()
+            self.walk(writable(tail), 0, len(tail), items)
+        pos = self.walk(p, pos, n, items)
+        if self.run:
+            items.append((self.subscriptions, self.run, self.size - self.run_from))
+            self.run = []  # they live as long as whoever gets them says
+        if pos < n:
+            self.tail += cut(p, pos, n)
+        return items
+
+    def complete(self, p: Any, n: int) -> int:
+        """Add to the tail what is missing of its frame; where that ends, -1 if it is not here."""
+        tail = self.tail
+        at = 0
+        if len(tail) < HEADER:
+            at = min(HEADER - len(tail), n)
+            tail += cut(p, 0, at)
+            if len(tail) < HEADER:
+                return -1
+        size = u32(writable(tail), 0)
+        size += 4  # which may be more than 32 bits
+        self.check_size(size)
+        end = at + size - len(tail)
+        tail += cut(p, at, min(end, n))
+        return end if end <= n else -1
+
+    def walk(self, p: Any, pos: int, n: int, items: list[tuple[Any, Any, int]]) -> int:
+        """Take the whole frames in p[pos:n]; where the rest begins."""
+        run = self.run
         while n - pos >= HEADER:
             end = pos + 4 + u32(p, pos)
             if end > n or end - pos < HEADER:
@@ -335,18 +375,15 @@ class Inbox:
                 if self.left:
                     raise PeerError("protocol-violation", "a run of messages was interrupted")
                 if run:
-                    items.append((self.subscriptions, run, self.size - size))
-                    run = []
-                    size = self.size
+                    items.append((self.subscriptions, run, self.size - self.run_from))
+                    self.run = run = []
+                    self.run_from = self.size
                 if kind == TRANSFER:
                     self.open_run(p, pos + HEADER, end)
                 else:
                     items.append((kind, cut(p, pos + HEADER, end), 0))
             pos = end
-        if run:
-            items.append((self.subscriptions, run, self.size - size))
-        self.tail = data[pos:] if pos < n else b""
-        return items
+        return pos
 
     def check_size(self, size: int) -> None:
         """Refuse a frame that cannot be, before more of it is kept."""
@@ -446,8 +483,8 @@ class Inbox:
             and not scan.special & 1
             and scan.seen >> 2 & 1
         ):
-            sender = cut(p, scan.field_end[2] - scan.field_raw[2], scan.field_end[2])
-            if not copies.is_new(sender, scan.field_raw[11]):
+            at = scan.field_end[2] - scan.field_raw[2]
+            if not copies.is_new_at(p, at, scan.field_end[2], scan.field_raw[11]):
                 self.left -= 1
                 self.repeated += 1
                 self.repeated_size += end - pos

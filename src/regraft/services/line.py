@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 PEER_ID, GROUP_ID = 1, 2  # subscriptions of a peer: the own address, and the peer type
 NUMBERS = 4  # for each of several peers on one line: so far apart are theirs
-HALVED = 32  # messages, about, which are not dealt with all at once
+HALVED = 32  # messages, about, which are not dealt with all at once,
+HALVED_BYTES = 32 << 10  # unless they are more than who waits for answers gets: events, most likely
 SICK_S = 1.0  # for so long a line that did not do its work is not the first choice
 
 
@@ -130,7 +131,7 @@ class Line(Client):
             self.tried.set()
             self._peer.line_is_up(self)
 
-    def _received(self, link: Link, data: bytes) -> None:
+    def _received(self, link: Link, data: bytes | memoryview) -> None:
         """As every client, without an event for each run of messages.
 
         Much is dealt with in two halves: what those send who were woken by the first one is written
@@ -143,11 +144,15 @@ class Line(Client):
         inbox = link.inbox
         if self._second_half:
             self._second_half += data
-        elif len(data) * inbox.messages < HALVED * inbox.size or not inbox.messages:
+        elif (
+            len(data) * inbox.messages < HALVED * inbox.size
+            or not inbox.messages
+            or len(data) > HALVED_BYTES
+        ):
             self._take_in(link, data)
         else:
             half = len(data) // 2
-            self._second_half = data[half:]
+            self._second_half = bytes(data[half:])
             self._take_in(link, data[:half])
             self._loop.call_soon(self._go_on, link)
         if self._spin is not None:
@@ -163,7 +168,7 @@ class Line(Client):
         self._go_on(link)
         super()._lost(link, exc)
 
-    def _take_in(self, link: Link, data: bytes) -> None:
+    def _take_in(self, link: Link, data: bytes | memoryview) -> None:
         try:
             if self._peer.switch.deliver(self, self.taken, link.inbox.feed(data)):
                 self._flush_behind()

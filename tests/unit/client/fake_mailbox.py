@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from regraft.client.dialling import Factory
+from regraft.client.reading import Wire
 from regraft.errors import RegraftError
 from regraft.model.message import Message
 from regraft.wire import native, peers
@@ -30,7 +32,7 @@ class FakeMailbox:
         self.id = 0  # of the last subscription
         self._wire: _Wire | None = None
 
-    async def connect(self, factory: Callable[[], asyncio.Protocol], address: Any) -> Any:
+    async def connect(self, factory: Factory, address: Any) -> Any:
         if not self.here:
             raise ConnectionRefusedError(111, "Connection refused")
         self.published = 0
@@ -123,7 +125,7 @@ class FakeMailbox:
 class _Wire(asyncio.Transport):
     """A connection in memory."""
 
-    def __init__(self, node: FakeMailbox, protocol: asyncio.Protocol) -> None:
+    def __init__(self, node: FakeMailbox, protocol: Wire) -> None:
         super().__init__()
         self._node = node
         self._protocol = protocol

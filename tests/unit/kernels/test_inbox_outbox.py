@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -217,6 +218,85 @@ def test_where_the_bytes_are_cut_does_not_matter(modules: dict[str, ModuleType])
             found += understood(box.feed(data[at : at + size]))
             at += size
         assert found == expected
+
+
+def test_what_was_read_into_a_buffer_is_not_needed_afterwards(
+    modules: dict[str, ModuleType],
+) -> None:
+    random = Random(6)
+    for _ in range(40):
+        data, expected = stream(random)
+        box, found, at = opened(modules), [], 0
+        buffer = bytearray(random.choice((1, 7, 13, 100, 1000)) + 9)
+        while at < len(data):
+            part = data[at : at + random.randint(1, len(buffer) - 9)]
+            start = random.randint(0, 9)
+            buffer[start : start + len(part)] = part
+            view = memoryview(buffer)[start : start + len(part)]
+            found.append(box.feed(view))
+            view.release()
+            buffer[:] = random.randbytes(len(buffer))
+            at += len(part)
+        assert [item for items in found for item in understood(items)] == expected
+
+
+def test_a_frame_may_be_larger_than_what_is_read_at_once(modules: dict[str, ModuleType]) -> None:
+    message = Message("t", Random(1).randbytes(100_000))
+    data = native.encode(native.Transfer(3, (5,))) + 3 * native.encode(message)
+    box, found = opened(modules), []
+    for at in range(0, len(data), 4096):
+        found += understood(box.feed(memoryview(data)[at : at + 4096]))
+    assert found == 3 * [((5,), "t", message.body)]
+
+
+def test_a_run_whose_frame_was_cut_is_one_run(modules: dict[str, ModuleType]) -> None:
+    head, message = native.encode(native.Transfer(9, (5,))), native.encode(Message("t", b"body"))
+    for cut in range(1, len(message)):
+        box = opened(modules)
+        ((ids, first, size),) = box.feed(head + message + message[:cut])
+        assert (ids, len(first), size) == ((5,), 1, len(message))
+        ((ids, second, size),) = box.feed(message[cut:] + 2 * message)
+        assert (ids, len(second), size) == ((5,), 3, 3 * len(message))
+        assert (box.messages, box.size, box.left) == (4, 4 * len(message), 5)
+
+
+def test_messages_live_as_long_as_whoever_got_them_says(modules: dict[str, ModuleType]) -> None:
+    box = opened(modules)
+    data = native.encode(native.Transfer(2, (5,))) + 2 * native.encode(Message("t"))
+    ((_, first, _), (_, second, _)) = box.feed(2 * data)
+    assert sys.getrefcount(first) == 2  # its name, and the argument
+    assert sys.getrefcount(second) == 2
+
+
+def test_what_came_before_an_error_does_not_come_behind_it(modules: dict[str, ModuleType]) -> None:
+    box = opened(modules)
+    head, message = native.encode(native.Transfer(9, (5,))), native.encode(Message("t", b"body"))
+    with pytest.raises(PeerError):
+        box.feed(head + message + message[:-1] + b"?")
+    ((_, messages, size),) = box.feed(2 * message)
+    assert (len(messages), size) == (2, 2 * len(message))
+
+
+def test_a_frame_that_cannot_be_is_refused_wherever_its_header_was_cut(
+    modules: dict[str, ModuleType],
+) -> None:
+    for data, code in ((bytes(12), "malformed-frame"), (b"\xff" * 12, "frame-too-large")):
+        for cut in range(1, 12):
+            box = opened(modules)
+            assert box.feed(data[:cut]) == []
+            with pytest.raises(PeerError) as caught:
+                box.feed(data[cut:])
+            assert caught.value.code.name == code
+
+
+def test_what_is_no_view_of_bytes_is_not_read(modules: dict[str, ModuleType]) -> None:
+    with pytest.raises(TypeError):
+        opened(modules).feed("text")
+    if modules["inbox"] is compiled_inbox and kernels.is_compiled():
+        data = memoryview(bytes(64))
+        for view in (data[::2], data.cast("I"), data[::-1]):
+            with pytest.raises(TypeError):
+                opened(modules).feed(view)
 
 
 def test_damaged_bytes_are_refused_and_nothing_else_happens(

@@ -178,3 +178,43 @@ def test_sequences_of_publishers(module: ModuleType) -> None:
         module.sequences(native.encode(native.Heartbeat()), 0, 12)
     with pytest.raises(ValueError, match="malformed"):
         module.sequences(native.frame(7, b""), 0, 12)
+
+
+class Remembered:
+    """Which copies are new, without a table of recent senders."""
+
+    def __init__(self, senders_max: int) -> None:
+        self.senders_max = senders_max
+        self.newer: dict[bytes, set[int]] = {}
+        self.older: dict[bytes, set[int]] = {}
+
+    def is_new(self, sender: bytes, sequence: int) -> bool:
+        if sender not in self.newer:
+            known = self.older.get(sender, set())
+            if len(self.newer) >= self.senders_max:
+                self.older, self.newer = self.newer, {}
+            self.newer[sender] = known
+        new = sequence not in self.newer[sender]
+        self.newer[sender].add(sequence)
+        return new
+
+
+@pytest.mark.parametrize("senders_max", [1, 3, 40])
+def test_recent_senders_are_found_and_forgotten_as_all_others(
+    module: ModuleType, senders_max: int
+) -> None:
+    choice = random.Random(senders_max)
+    names = [b"", b"a", b"b", b"ab", b"abc", b"last", b"-last", b"\x00last"]
+    names += [b"%d-same-end" % k for k in range(12)]  # all of these have one place in the table
+    names += [b"peer-%016x" % choice.getrandbits(64) for _ in range(40)]
+    copies, model = module.Copies(senders_max), Remembered(senders_max)
+    some: list[bytes] = []
+    asked: list[bool] = []
+    for k in range(20_000):
+        if k % 50 == 0:  # few speak for a while; others are silent, and may be forgotten
+            some = choice.sample(names, choice.choice((1, 2, 5)))
+        sender, sequence = choice.choice(some), choice.randrange(30)
+        asked.append(model.is_new(sender, sequence))
+        assert copies.is_new(sender, sequence) == asked[-1]
+        assert copies.windows.keys() == model.newer.keys()
+    assert 500 < sum(asked) < 19_000

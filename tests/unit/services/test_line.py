@@ -13,7 +13,7 @@ from regraft.client.spinning import spin_of
 from regraft.errors import LocalError
 from regraft.kernels.outbox import Outbox
 from regraft.services import Peer
-from regraft.services.line import HALVED, PEER_ID
+from regraft.services.line import HALVED, HALVED_BYTES, PEER_ID
 from regraft.services.trunk import SPIN_US
 from regraft.testing import Bus, virtual_time
 from regraft.wire import native
@@ -60,6 +60,37 @@ async def test_much_is_dealt_with_in_two_turns_and_in_order() -> None:
         await peer.next_turn()
         assert [k for _, k in peer.heard] == list(range(5 * HALVED // 2 + 1))
         assert {turn for turn, _ in peer.heard} == {0, 1}
+
+
+@virtual_time
+async def test_what_waits_for_its_turn_is_not_in_the_buffer_that_is_read_into() -> None:
+    async with Bus() as bus, Listener(bus) as peer:
+        line = peer.lines[0]
+        link = line._latest
+        assert link is not None
+        line._received(link, frames(0, 2))
+        buffer = bytearray(frames(2, 2 * HALVED))
+        line._received(link, memoryview(buffer))
+        buffer[:] = bytes(len(buffer))
+        assert 2 < len(peer.heard) < 2 * HALVED
+        rest = bytearray(frames(2 * HALVED + 2, 3))
+        line._received(link, memoryview(rest))
+        rest[:] = bytes(len(rest))
+        await peer.next_turn()
+        assert [k for _, k in peer.heard] == list(range(2 * HALVED + 5))
+
+
+@virtual_time
+async def test_more_than_answers_are_is_dealt_with_at_once() -> None:
+    async with Bus() as bus, Listener(bus) as peer:
+        line = peer.lines[0]
+        link = line._latest
+        assert link is not None
+        line._received(link, frames(0, 2))
+        much = frames(2, HALVED_BYTES // 20)
+        assert len(much) > HALVED_BYTES
+        line._received(link, much)
+        assert len(peer.heard) == HALVED_BYTES // 20 + 2
 
 
 @virtual_time

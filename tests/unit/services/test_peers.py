@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from regraft import ReceivedMessage
 from regraft.client.address import Address
+from regraft.client.dialling import Factory
 from regraft.errors import LocalError, RegraftError, WorldError
 from regraft.services import HandlerError, Peer, Route, Service, current
 from regraft.testing import Bus, virtual_time
@@ -38,7 +39,7 @@ class Site:
         self.nodes = ",".join(f"node:{k + 1}" for k in range(nodes))
         self.peers: list[Peer] = []
 
-    async def connector(self, factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
+    async def connector(self, factory: Factory, address: Address) -> Any:
         return await self.buses[address.port - 1].connector(factory, address)
 
     async def peer(self, **more: Any) -> Peer:

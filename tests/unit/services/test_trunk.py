@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from regraft.client.address import Address
+from regraft.client.dialling import Factory
 from regraft.errors import LocalError, RegraftError
 from regraft.services import Peer, Service, Trunk
 from regraft.testing import Bus, virtual_time
@@ -35,7 +36,7 @@ class Site:
         self.nodes = ",".join(f"node:{k + 1}" for k in range(nodes))
         self.trunks: list[Trunk] = []
 
-    async def connector(self, factory: Callable[[], asyncio.Protocol], address: Address) -> Any:
+    async def connector(self, factory: Factory, address: Address) -> Any:
         return await self.buses[address.port - 1].connector(factory, address)
 
     def trunk(self, **more: Any) -> Trunk:
