@@ -4,7 +4,8 @@
 
 Everything runs on one machine, Spark with two threads (`local[2]`) and at a lower priority than the
 node, as if it were elsewhere. The same rows are read from the node, and from Parquet and JSON files
-that Spark made of them. What counts is the best of all rounds: what disturbs makes it slower.
+that Spark made of them. What counts is the best of all rounds: what disturbs makes it slower; what
+that one took of processors stands beside it.
 `one batch, repeated` is a source that does nothing: no source written in Python gets more of Spark.
 
 Live deliveries are measured three times while Spark reads: from the node, with the two on different
@@ -86,7 +87,7 @@ def fill(url: str, rows: int) -> None:
 class Bench:
     """A node with rows, and a session."""
 
-    def __init__(self, url: str, place: Path, rows: int) -> None:
+    def __init__(self, url: str, place: Path, rows: int, node: int) -> None:
         from pyspark import cloudpickle
 
         from bench import repeated
@@ -106,6 +107,9 @@ class Bench:
         self.spark.dataSource.register(repeated.Repeated)
         self.trials = 0
         self.best: dict[str, float] = {}
+        java = psutil.Process(self.spark.sparkContext._gateway.proc.pid)
+        self.processes = java, psutil.Process(node)
+        self.took: dict[str, list[float]] = {}
 
     def read(self, schema: str = SCHEMA) -> Any:
         reader = self.spark.read.format("regraft").option("url", self.url)
@@ -113,11 +117,19 @@ class Bench:
         return (reader.schema(schema) if schema else reader).load()
 
     def time(self, name: str, job: Callable[[], object], rows: int = 0) -> None:
-        began = time.perf_counter()
+        before, began = self.spent(), time.perf_counter()
         job()
         speed = (rows or self.rows) / (time.perf_counter() - began)
-        self.best[name] = max(speed, self.best.get(name, 0.0))
+        if speed > self.best.get(name, 0.0):
+            self.best[name] = speed
+            self.took[name] = [b - a for a, b in zip(before, self.spent(), strict=True)]
         print(f"  {name}: {speed / 1e6:.2f} M rows/s", file=sys.stderr, flush=True)
+
+    def spent(self) -> tuple[float, float, float]:
+        """Seconds of processors up to now: Java, its workers, the node and what is beside it."""
+        java, node = self.processes
+        workers = sum(map(seconds, java.children(recursive=True)))
+        return seconds(java), workers, sum(map(seconds, (node, *node.children(recursive=True))))
 
     def folder(self, name: str) -> str:
         self.trials += 1
@@ -209,6 +221,14 @@ def end_java(spark: Any) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)
+
+
+def seconds(process: psutil.Process) -> float:
+    """What a process has used of processors; nothing if it is gone."""
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
 
 
 def noop(frame: Any) -> None:
@@ -371,7 +391,7 @@ def main(argv: list[str]) -> int:
     trips = None
     try:
         fill(f"127.0.0.1:{port}", rows)
-        bench = Bench(f"127.0.0.1:{port}", place, rows)
+        bench = Bench(f"127.0.0.1:{port}", place, rows, process.pid)
         noop(bench.read())  # Java warms up
         if "batches" in parts:
             bench.files()
@@ -388,8 +408,11 @@ def main(argv: list[str]) -> int:
         process.terminate()
         process.wait(30)
         shutil.rmtree(place, ignore_errors=True)
-    table = [(name, f"{speed / 1e6:.2f}") for name, speed in bench.best.items()]
-    print(report.table(("what", "M rows/s"), table))
+    table = [
+        (name, f"{speed / 1e6:.2f}", *(f"{took:.2f}" for took in bench.took[name]))
+        for name, speed in bench.best.items()
+    ]
+    print(report.table(("what", "M rows/s", "Java, s", "workers, s", "node, s"), table))
     if trips is not None:
         lines = [(name, f"{p50:.0f}", f"{p99:.0f}") for name, (p50, p99) in trips.found.items()]
         print()

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from regraft.pipeline.workers import settle
+
 ROWS = 4096  # of a batch, as a node sends them
 
 
@@ -37,6 +39,7 @@ class Repeating(DataSourceReader):
         return [InputPartition(part) for part in range(self.parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle()
         left = self.rows // self.parts
         batch = made(min(left, ROWS))
         while left:

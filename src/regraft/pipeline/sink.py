@@ -52,6 +52,7 @@ from regraft.model.topics import check_topic
 from regraft.pipeline.link import Link
 from regraft.pipeline.options import refuse, url_of
 from regraft.pipeline.rows import VALUE
+from regraft.pipeline.workers import settle
 from regraft.wire import bulk
 
 KNOWN = ("url", "topic", "publisher", "once")
@@ -300,6 +301,7 @@ class Writer:
 
     def stage(self, batches: Iterator[pa.RecordBatch], sink: str, batch: int) -> Staged:
         """Stage the rows of one partition."""
+        settle()
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
         attempt = uuid.uuid4().hex

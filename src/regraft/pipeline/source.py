@@ -49,6 +49,7 @@ from regraft.model.selector import ast, text_of
 from regraft.pipeline.link import Link, is_lost
 from regraft.pipeline.options import EARLIEST, LATEST, Bounds, Options, both, refuse
 from regraft.pipeline.rows import arrow_schema, wanted_columns
+from regraft.pipeline.workers import settle
 from regraft.wire import bulk
 
 log = logging.getLogger("regraft.pipeline")
@@ -102,6 +103,7 @@ class Table:
 
     def known(self) -> Known:
         """Ask the node; LocalError if a stream that was named is not there."""
+        settle()
         with Link(self.options.url) as link:
             rows = link.streams()
         streams = [row for row in rows.streams if self.options.wants(row.name)]
@@ -192,6 +194,7 @@ class Table:
 
     def rows(self, part: Range, selector: str) -> Iterator[pa.RecordBatch]:
         """Read a range, and see that nothing of it is missing."""
+        settle()
         schema = arrow_schema(self.schema)
         low = part.low
         while low < part.high:

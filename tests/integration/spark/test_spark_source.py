@@ -298,6 +298,46 @@ def test_a_schema_that_cannot_be(spark: Any, node: Served) -> None:
         read(spark, node, schema).count()
 
 
+def test_columns_that_cannot_be_null(spark: Any, node: Served) -> None:
+    surely = read(spark, node, "n bigint, sequence bigint NOT NULL, topic string NOT NULL")
+    assert [field.nullable for field in surely.schema] == [True, False, False]
+    plain = read(spark, node, "n bigint, sequence bigint, topic string")
+    assert sorted(surely.collect()) == sorted(plain.collect())
+    with pytest.raises(Exception, match=r"(?i)null"):  # and not a number that nobody sent
+        read(spark, node, "missing bigint NOT NULL").collect()
+
+
+def test_after_a_task_workers_do_not_look_for_garbage_in_modules(spark: Any, node: Served) -> None:
+    url = node.url
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        """Read in a worker, once; what is not looked for in, and what a second time adds."""
+        import gc
+
+        import pyarrow as pa
+
+        from pyspark_regraft import DefaultSource
+        from regraft.pipeline import workers
+
+        list(batches)
+        gc.unfreeze()
+        workers._modules = 0
+        source = DefaultSource({"url": url, "subscribe": "orders"})
+        reader = source.reader(source.schema())
+        (part,) = reader.partitions()
+        found = []
+        for _ in range(2):
+            rows = sum(batch.num_rows for batch in reader.read(part))
+            found.append((rows, gc.get_freeze_count()))
+        columns = [pa.array(column) for column in zip(*found, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, ["rows", "frozen"])
+
+    first, second = spark.range(0, 1, 1, 1).mapInArrow(work, "rows bigint, frozen bigint").collect()
+    assert first.rows == second.rows == COUNT
+    assert first.frozen > 10_000
+    assert second.frozen == first.frozen
+
+
 WRONG: list[tuple[dict[str, str], str, str]] = [
     ({"subscribe": "nothing"}, NS, "the node has no stream nothing"),
     ({"endingOffsets": "latest"}, NS, "a stream has no end"),
