@@ -30,7 +30,7 @@ COLORS = ("red", "blue", "green")
 RETAINED = ("a/#", "b/#", "c/#", "#")
 BOXES = (("shelf", "a/#", 0), ("tray", "b/#", 0), ("rack", "+/x", 0))  # mailboxes
 ROAMING = (("roams-a", "a/#"), ("roams-all", "#"))  # that move from node to node
-ROAMS_MAX = 30  # to one node
+ROAMS_MAX = 12  # to one node, where each leaves two streams
 
 RECONFIGURATIONS = (
     *("strawman", "deferred-timed", "deferred-notified"),
