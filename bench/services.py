@@ -60,6 +60,7 @@ BYTES = 45
 PROCESSES = ("caller", "node", "service")
 READY_S = 60.0
 DONE_S = 600.0
+SETTLE_S = 0.5  # for a thousand new connections: who began just now still has to do with that
 
 
 Shape = tuple[int, int]  # services, clients
@@ -340,6 +341,7 @@ def faults(killed: int, count: int, services: int, clients: int, each: int, even
         jobs = [{"role": "receivers", **about, "services": services // 2} for _ in range(2)]
         sending = {"role": "senders", **about, "clients": clients, "each": each}
         with workers(*jobs, {**sending, "bytes": BYTES, "event": event}) as (*taking, sender):
+            time.sleep(SETTLE_S)
             sender.tell()
             began = time.monotonic()
             for k in range(killed):

@@ -255,7 +255,8 @@ class Relocating:
             error = LocalError("unknown-mailbox", f"node {self._node} has no such mailbox")
             self._refuse(message, error, None, now)
         elif mailbox.home is not None and mailbox.home[:2] == to[:2]:
-            self._say_given(mailbox, now)
+            if self._given_ns.get(mailbox.number) != FOREVER:  # else it is said once it is safe
+                self._say_given(mailbox, now)
         elif mailbox.home is not None:
             text = f"mailbox {mailbox.name!r} has moved to node {mailbox.home.node}"
             self._refuse(message, LocalError("mailbox-moved", text), mailbox.home, now)
