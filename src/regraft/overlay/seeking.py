@@ -293,17 +293,19 @@ class Seeking:
             return
         place = self._place
         order = self._order(now_ns)
-        if now_ns < self._patience_ns:
-            # An orphan's open connections mostly lead to its own subtree: the best ones first,
-            # though they have to be dialled.
+        searching = self.round is Round.SEARCH
+        if now_ns < self._patience_ns or searching:
+            # Open connections of an orphan mostly lead to its own subtree, those of a root that
+            # searches to its own tree: the best ones first, though they have to be dialled.
             order = order[:AT_ONCE]
         ready = [peer for known in order if (peer := place.spare_to(known.address))]
         if now_ns < self._survey_ns and self._survey(order, ready, now_ns):
             return
-        if ready:
+        if searching or not ready:
+            self._dial(order, now_ns)
+        if ready and not (searching and self._waiting):
             self._ask(self._choose(ready), now_ns)
             return
-        self._dial(order, now_ns)
         if self._waiting:
             self.at_ns = min(self._waiting.values())
             if now_ns < self._patience_ns:
