@@ -41,6 +41,7 @@ from regraft.wire import native
 
 CONFIRM_EARLY = "confirm-early"  # a bug of the nodes
 TELLER_NS = 20_000_000  # for a connection to be welcomed
+DRAINED_MS, DRAINED_ROUNDS = 250, 40
 
 
 @dataclass(slots=True, eq=False)
@@ -423,6 +424,14 @@ class Disks:
         for place in self.places.values():
             place.found().mend()
             place.disk.capacity = None
+
+    def wait(self, ms: float) -> None:
+        """Let time pass: as much, and more while something follows a mailbox over many nodes."""
+        self.world.advance(ms)
+        for _ in range(DRAINED_ROUNDS):
+            if next(self.custodies.unsettled(), None) is None:
+                return
+            self.world.advance(DRAINED_MS)
 
     def unwell(self, leaving: set[str]) -> list[int]:
         """Nodes that have to be started again, so that all that is due can come."""

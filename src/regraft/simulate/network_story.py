@@ -664,7 +664,7 @@ class NetworkStory:
             for kept in (False, False, *self.disks.at(visit.node[0])):
                 what = (random.choice(TOPICS), random.randrange(12), random.choice(COLORS))
                 self._say(visit, kept, *what, 0)
-        self.world.advance(PATIENCE_NS / MS + 1)
+        self.disks.wait(PATIENCE_NS / MS + 1)
         for said in islice(self.deliveries.publications.values(), before, None):
             for one in self.deliveries.subscriptions:
                 wants = one.until_ns == NEVER and one.filter.takes(said.message)
