@@ -176,7 +176,7 @@ class State:
                     extent.last,
                     extent.first_us,
                     extent.last_us,
-                    stream.size,
+                    stream.size_through(extent.last),
                     first,
                 )
             )

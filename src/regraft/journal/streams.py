@@ -57,6 +57,10 @@ class Stream:
         """Bytes of a message, about."""
         return self.size // max(self.next_sequence - 1, 1)
 
+    def size_through(self, sequence: int) -> int:
+        """Bytes of its messages up to this one, about: others may stand behind it already."""
+        return self.size - max(0, self.next_sequence - 1 - sequence) * self.average
+
     def add_mark(self, mark: Mark) -> None:
         """One more segment that holds some of it; neighbours are merged when there are many."""
         self.indexed = mark.last

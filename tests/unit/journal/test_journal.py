@@ -286,6 +286,19 @@ def test_a_stream_keeps_all_unless_told_otherwise() -> None:
     assert not world.removed
 
 
+def test_a_stream_keeps_so_many_bytes_though_they_came_at_once() -> None:
+    """One batch closes many segments: each of them counts for what it holds."""
+    world = World(kept(size=3 * SEGMENT))
+    stream = world.journal.make_stream("s", "a/b", False, 1)
+    for _ in range(20 * SEGMENT // 1000):
+        world.publish(stream, body=bytes(1000))
+    for _ in range(4):
+        world.flush()
+        world.now += 1_000_000
+        world.journal.tick(world.now)
+    assert 3 <= len(world.journal.segments) <= 6
+
+
 def test_a_stream_keeps_so_many_bytes() -> None:
     world = World(kept(size=3 * SEGMENT))
     stream = world.journal.make_stream("s", "a/b", False, 1)
