@@ -17,7 +17,7 @@ from regraft.simulate.world import World
 
 SEEDS = range(300)
 FEW = 3
-FOUND = (941, 1239, 1393, 2762, 2864, 3055, 3516)  # others that were wrong once
+FOUND = (941, 1239, 1393, 2762, 2864, 3516)  # others that were wrong once
 AT_ONCE = 9  # seeds of one test, so that tests can be spread
 SUSPECTS = {  # seeds that found it lately, which are tried first
     "taken-early": (0,),
@@ -51,6 +51,15 @@ def test_nothing_is_wrong_with_the_stories(first: int) -> None:
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_wrong_once_is_not_again(seed: int) -> None:
     assert tell(seed) == []
+
+
+def test_a_mailbox_is_not_given_away_by_a_node_that_cannot_write_that_down() -> None:
+    """Its disk is full, it is asked twice, and dies: what was settled elsewhere is settled."""
+    plan = make_plan(3055, custody=True)
+    told = (2890.6, 5623.6, 6181.6, 6430.1, 7103.4, 7139.5, 7605.7, 8868.8, 10354.4)  # ms
+    acts = [act for act in plan.acts if act.ms < 0.6 or round(act.ms, 1) in told]
+    assert {"fill", "roam", "dark", "roam-settle"} <= {act.what for act in acts}
+    assert NetworkStory(plan.without(acts)).tell() == []
 
 
 @pytest.mark.slow
