@@ -283,11 +283,17 @@ class NetworkStory:
             self._ends(index)
 
     def _gentle(self) -> frozenset[int]:
-        """The wires of nodes that left while nothing else happened."""
-        calm = {
-            key for key, ns in (*self._leaving.items(), *self._moves.items()) if self._was_calm(ns)
-        }
-        return frozenset(wire for wire, ends in self.tree.ends.items() if calm & {*ends})
+        """The wires that nodes had when they left, or moved, while nothing else happened."""
+        calm = [
+            (key, ns)
+            for key, ns in (*self._leaving.items(), *self._moves.items())
+            if self._was_calm(ns)
+        ]
+        return frozenset(
+            wire
+            for wire, ends in self.tree.ends.items()
+            if any(key in ends and self.tree.until.get(wire, ns) >= ns for key, ns in calm)
+        )
 
     def _was_calm(self, ns: int) -> bool:
         near = [other for other in self._disturbed if abs(other - ns) < DISTURBED_NS]
