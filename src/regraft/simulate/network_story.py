@@ -284,16 +284,10 @@ class NetworkStory:
 
     def _gentle(self) -> frozenset[int]:
         """The wires that nodes had when they left, or moved, while nothing else happened."""
-        calm = [
-            (key, ns)
-            for key, ns in (*self._leaving.items(), *self._moves.items())
-            if self._was_calm(ns)
-        ]
-        return frozenset(
-            wire
-            for wire, ends in self.tree.ends.items()
-            if any(key in ends and self.tree.until.get(wire, ns) >= ns for key, ns in calm)
-        )
+        told, until = (*self._leaving.items(), *self._moves.items()), self.tree.until
+        calm = [(key, ns) for key, ns in told if self._was_calm(ns)]
+        had = ((wire, ns) for wire, ends in self.tree.ends.items() for k, ns in calm if k in ends)
+        return frozenset(wire for wire, ns in had if until.get(wire, ns) >= ns)
 
     def _was_calm(self, ns: int) -> bool:
         near = [other for other in self._disturbed if abs(other - ns) < DISTURBED_NS]
