@@ -91,7 +91,7 @@ class Seeking:
         self._first: list[str] = []
         self._heir = False
         self._told = False
-        self._told_ns = 0  # until then nobody else is asked, if that node only says "not now"
+        self._told_ns = 0  # until then nobody but `_first`, if that node only says "not now"
         self._better: list[str] = []
         self._sample: list[str] = []  # of a search
         self._tried: dict[str, None] = {}
@@ -153,7 +153,7 @@ class Seeking:
         """
         self._heir = heir
         self._told = told
-        self._told_ns = now_ns + self._place.options.ask_ms * MS if told else 0
+        self._told_ns = now_ns + self._place.options.ask_ms * MS if told or heir else 0
         self.stage = Stage.LOOKING
         self.round = round
         self._first = first or []

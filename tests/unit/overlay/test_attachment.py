@@ -511,6 +511,32 @@ def test_the_heir_is_asked_first() -> None:
     assert table.said(spare, Ask)
 
 
+def test_the_heir_is_asked_again_while_it_is_busy() -> None:
+    table = Table()
+    up = table.attached(9, 8)
+    heir, spare = table.connect(20, dialled=True), table.connect(8, dialled=True)
+    table.tree.heir(up, Candidate(node(20), address(20), 1))
+    table.close(up)
+    for _ in range(3):
+        table.refuse(heir, Reason.BUSY)
+        table.after(200)
+        assert not table.said(spare, Ask)
+    table.get(heir, Accept(table.asked(heir).number, node(20), 0))
+    assert table.tree.parent == node(20)
+
+
+def test_an_heir_that_is_busy_for_long_is_given_up() -> None:
+    table = Table()
+    up = table.attached(9, 8)
+    heir, spare = table.connect(20, dialled=True), table.connect(8, dialled=True)
+    table.tree.heir(up, Candidate(node(20), address(20), 1))
+    table.close(up)
+    while not table.said(spare, Ask):
+        table.refuse(heir, Reason.BUSY)
+        table.after(200)
+    assert len(table.said(heir, Ask)) > 3
+
+
 def test_the_heir_itself_waits_for_the_others() -> None:
     table = Table()
     up = table.attached(9)
