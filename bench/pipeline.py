@@ -7,6 +7,7 @@ node, as if it were elsewhere. The same rows are read from the node, and from Pa
 that Spark made of them. What counts is the best of all rounds: what disturbs makes it slower; what
 that one took of processors stands beside it.
 `one batch, repeated` is a source that does nothing: no source written in Python gets more of Spark.
+`first` is what a job finds that begins with a new Java and reads once.
 
 Live deliveries are measured three times while Spark reads: from the node, with the two on different
 processors, as if Spark were elsewhere; the same on the same processors, of which Spark only gets
@@ -46,7 +47,7 @@ THREADS = 2  # of Spark
 PER_TRIGGER = 500_000
 PROBE_S = 6.0
 WARM = 3  # reads before latency is measured, so that Java compiles no more
-PARTS = ("batches", "streams", "sink", "latency")
+PARTS = ("batches", "streams", "sink", "first", "latency")
 BATCH_ROWS = 100_000  # staged at a time, to fill the node
 
 
@@ -84,6 +85,26 @@ def fill(url: str, rows: int) -> None:
             link.commit(bulk.Parts("fill", batch, [(0, "a", done.size, done.messages)]))
 
 
+def begin() -> Any:
+    """A session."""
+    from regraft.pipeline import session
+
+    config = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "OFF",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": THREADS,
+        "spark.sql.session.timeZone": "UTC",
+    }
+    return session("bench", f"local[{THREADS}]", config)
+
+
+def read(spark: Any, url: str, schema: str = SCHEMA) -> Any:
+    reader = spark.read.format("regraft").option("url", url)
+    reader = reader.option("subscribe", "ticks/#").option("minPartitions", THREADS)
+    return (reader.schema(schema) if schema else reader).load()
+
+
 class Bench:
     """A node with rows, and a session."""
 
@@ -91,38 +112,31 @@ class Bench:
         from pyspark import cloudpickle
 
         from bench import repeated
-        from regraft.pipeline import session
 
         os.nice(NICENESS)
         self.url, self.place, self.rows = url, place, rows
-        config = {
-            "spark.ui.enabled": "false",
-            "spark.log.level": "OFF",
-            "spark.driver.memory": "2g",
-            "spark.sql.shuffle.partitions": THREADS,
-            "spark.sql.session.timeZone": "UTC",
-        }
-        self.spark = session("bench", f"local[{THREADS}]", config)
+        self.spark = begin()
         cloudpickle.register_pickle_by_value(repeated)  # workers do not have it
         self.spark.dataSource.register(repeated.Repeated)
         self.trials = 0
         self.best: dict[str, float] = {}
         java = psutil.Process(self.spark.sparkContext._gateway.proc.pid)
         self.processes = java, psutil.Process(node)
-        self.took: dict[str, list[float]] = {}
+        self.took: dict[str, tuple[float, ...]] = {}
 
     def read(self, schema: str = SCHEMA) -> Any:
-        reader = self.spark.read.format("regraft").option("url", self.url)
-        reader = reader.option("subscribe", "ticks/#").option("minPartitions", THREADS)
-        return (reader.schema(schema) if schema else reader).load()
+        return read(self.spark, self.url, schema)
 
     def time(self, name: str, job: Callable[[], object], rows: int = 0) -> None:
         before, began = self.spent(), time.perf_counter()
         job()
         speed = (rows or self.rows) / (time.perf_counter() - began)
+        self.note(name, speed, *(b - a for a, b in zip(before, self.spent(), strict=True)))
+
+    def note(self, name: str, speed: float, *took: float) -> None:
         if speed > self.best.get(name, 0.0):
             self.best[name] = speed
-            self.took[name] = [b - a for a, b in zip(before, self.spent(), strict=True)]
+            self.took[name] = took
         print(f"  {name}: {speed / 1e6:.2f} M rows/s", file=sys.stderr, flush=True)
 
     def spent(self) -> tuple[float, float, float]:
@@ -210,8 +224,26 @@ class Bench:
         )  # fmt: skip
         self.time("sink", lambda: self.write(frame), rows)
 
+    def first(self) -> None:
+        """The first read of a job, once from each; only the read is timed."""
+        for name, where in (("regraft", self.url), ("parquet", str(self.place / "parquet"))):
+            command = [sys.executable, "-m", "bench.pipeline", "--first", name, where]
+            said = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+            self.note(f"{name} -> noop, the first read", self.rows / float(said.split()[-1]))
+
     def write(self, frame: Any) -> None:
         frame.write.format("regraft").option("url", self.url).mode("append").save()
+
+
+def first(name: str, where: str) -> None:
+    """Read once with a new Java, and say how many seconds that took."""
+    os.nice(NICENESS)
+    spark = begin()
+    began = time.perf_counter()
+    noop(read(spark, where) if name == "regraft" else spark.read.schema(SCHEMA).parquet(where))
+    took = time.perf_counter() - began
+    end_java(spark)
+    print(took)
 
 
 def end_java(spark: Any) -> None:
@@ -356,14 +388,16 @@ def judge(best: dict[str, float], trips: Trips | None) -> Iterator[report.Goal]:
         ("sink", 0.5),
     ):
         yield report.at_least(name, bound, "M rows/s", millions.get(name))
-    parquet = best.get("parquet -> noop")
-    for name, source in (
-        ("regraft beside parquet", "regraft -> noop"),
-        ("a source that does nothing beside parquet", "one batch, repeated -> noop"),
+    for name, kind, judged in (
+        ("regraft beside parquet, the first read of a job", ", the first read", True),
+        ("regraft beside parquet, Java warm", "", True),
+        ("a source that does nothing beside parquet, Java warm", "", False),
     ):
-        share = best[source] / parquet if parquet else None
+        source = "regraft" if judged else "one batch, repeated"
+        parquet = best.get(f"parquet -> noop{kind}")
+        share = best[f"{source} -> noop{kind}"] / parquet if parquet else None
         goal = report.at_least(name, 0.7, "of its rows/s", share)
-        yield goal if source == "regraft -> noop" else report.told(goal)
+        yield goal if judged else report.told(goal)
     name = "p99 of live deliveries while Spark reads"
     yield report.below(f"{name} elsewhere", 2, "times", trips and trips.times("apart"))
     yield report.below(f"{name} here", 2, "times", trips and trips.times("together"))
@@ -372,6 +406,9 @@ def judge(best: dict[str, float], trips: Trips | None) -> Iterator[report.Goal]:
 def main(argv: list[str]) -> int:
     if argv[:1] == ["--probe"]:
         asyncio.run(probe(argv[1], float(argv[2])))
+        return 0
+    if argv[:1] == ["--first"]:
+        first(*argv[1:])
         return 0
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
@@ -393,11 +430,11 @@ def main(argv: list[str]) -> int:
         fill(f"127.0.0.1:{port}", rows)
         bench = Bench(f"127.0.0.1:{port}", place, rows, process.pid)
         noop(bench.read())  # Java warms up
-        if "batches" in parts:
+        if {"batches", "first"} & set(parts):
             bench.files()
         for number in range(rounds):
             print(f"round {number + 1}", file=sys.stderr, flush=True)
-            for part in ("batches", "streams", "sink"):
+            for part in PARTS[:-1]:
                 if part in parts:
                     getattr(bench, part)()
         if "latency" in parts:
@@ -408,11 +445,12 @@ def main(argv: list[str]) -> int:
         process.terminate()
         process.wait(30)
         shutil.rmtree(place, ignore_errors=True)
-    table = [
-        (name, f"{speed / 1e6:.2f}", *(f"{took:.2f}" for took in bench.took[name]))
-        for name, speed in bench.best.items()
-    ]
-    print(report.table(("what", "M rows/s", "Java, s", "workers, s", "node, s"), table))
+    head = ("what", "M rows/s", "Java, s", "workers, s", "node, s")
+    table = []
+    for name, speed in bench.best.items():
+        took = [f"{seconds:.2f}" for seconds in bench.took[name]] or [""] * 3
+        table.append((name, f"{speed / 1e6:.2f}", *took))
+    print(report.table(head, table))
     if trips is not None:
         lines = [(name, f"{p50:.0f}", f"{p99:.0f}") for name, (p50, p99) in trips.found.items()]
         print()
