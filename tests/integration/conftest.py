@@ -18,7 +18,7 @@ SETTINGS = {
     "spark.sql.maxMetadataStringLength": "1000",  # or explanations are cut off
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": os.environ.get("REGRAFT_SPARK_MEMORY", "1g"),
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.warehouse.dir": "build/spark-warehouse",  # never made, as no table is
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # building columns is faster without

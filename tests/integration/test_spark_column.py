@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "howto" / "spark-selectors.md"
 VECTORS = json.loads((ROOT / "tests" / "vectors" / "selectors.json").read_text(encoding="utf-8"))
 COLUMNS_AT_ONCE = 50
-SELECTORS = int(os.environ.get("REGRAFT_SELECTORS", "1500"))  # 10000 takes a while
+# 10000 take a while, and REGRAFT_SPARK_MEMORY=8g
+SELECTORS = int(os.environ.get("REGRAFT_SELECTORS", "1500"))
 BAND = 1e-6  # by how much, relatively, a generated distance must not decide
 
 
