@@ -388,14 +388,15 @@ def judge(best: dict[str, float], trips: Trips | None) -> Iterator[report.Goal]:
         ("sink", 0.5),
     ):
         yield report.at_least(name, bound, "M rows/s", millions.get(name))
-    for name, kind, judged in (
-        ("regraft beside parquet, the first read of a job", ", the first read", True),
-        ("regraft beside parquet, Java warm", "", True),
-        ("a source that does nothing beside parquet, Java warm", "", False),
+    for name, source, job, judged in (
+        ("regraft beside parquet, a job's first read", "regraft", "noop, the first read", True),
+        ("regraft beside parquet, Java warm", "regraft", "noop", True),
+        ("a source that does nothing beside parquet", "one batch, repeated", "noop", False),
+        ("regraft beside parquet, into an aggregate", "regraft", "aggregate", False),
+        ("regraft beside parquet, into files", "regraft", "parquet", False),
     ):
-        source = "regraft" if judged else "one batch, repeated"
-        parquet = best.get(f"parquet -> noop{kind}")
-        share = best[f"{source} -> noop{kind}"] / parquet if parquet else None
+        parquet = best.get(f"parquet -> {job}")
+        share = best[f"{source} -> {job}"] / parquet if parquet else None
         goal = report.at_least(name, 0.7, "of its rows/s", share)
         yield goal if judged else report.told(goal)
     name = "p99 of live deliveries while Spark reads"

@@ -12,9 +12,9 @@ connections and asks the closest. A root that has been all round *searches* now 
 candidates, the seeds among them, so that trees that were parted find each other.
 
 When everybody has been asked, those that were merely full are asked once more, urgently. Where
-somebody was busy, lost its own parent or did not answer, the round goes on a moment later with
-those, and later each time; otherwise the root rests until the next search. The first of these
-comes soon, in case that others just lost their way, too.
+somebody was busy or lost its own parent, the round goes on a moment later with those, and later
+each time; who did not answer is asked once more. Otherwise the root rests until the next search.
+The first of these comes soon, in case that others just lost their way, too.
 
 A root is busy while it asks: it refuses smaller ids. So that those are not kept out for long by one
 that asks round its own tree, it pauses between two requests once it has refused somebody, and ends
@@ -97,6 +97,7 @@ class Seeking:
         self._tried: dict[str, None] = {}
         self._full: dict[str, None] = {}
         self._again: dict[str, None] = {}
+        self._silent: dict[str, None] = {}  # did not answer in this round
         self._waiting: dict[str, int] = {}  # being dialled; until when that is waited for
         self._urgent = False  # those that were full are asked again
         self._own = 0  # refusals from the own tree
@@ -160,6 +161,7 @@ class Seeking:
         self._better = []
         self._sample = []
         self._tried, self._full, self._again, self._waiting = {}, {}, {}, {}
+        self._silent = {}
         self._urgent = self._paused = False
         self._own = 0
         self._survey_ns = 0
@@ -201,10 +203,7 @@ class Seeking:
             else:
                 self.begin(Round.SEARCH, now_ns)
         elif self.stage is Stage.ASKING:
-            self._place.count("unanswered")
-            self._failed(self._place.peers[self.key].names, now_ns)
-            self._give_up()
-            self.step(now_ns)
+            self._unanswered(now_ns)
         else:
             for address, until_ns in list(self._waiting.items()):
                 if until_ns <= now_ns:
@@ -217,6 +216,19 @@ class Seeking:
     def refused_busy(self) -> None:
         """Somebody was refused because of the request: there will be a pause after it."""
         self._refused_busy = True
+
+    def _unanswered(self, now_ns: int) -> None:
+        """The candidate, or its root, says nothing. A round does not go on for it alone.
+
+        It may be dead, and a connection that it had opened is only given up after a while.
+        """
+        self._place.count("unanswered")
+        names = self._place.peers[self.key].names
+        again = self.round is not Round.SEARCH and names[0] not in self._silent
+        self._silent.update(dict.fromkeys(names))
+        self._failed(names, now_ns)
+        self._give_up(again)
+        self.step(now_ns)
 
     def cancel(self, now_ns: int) -> None:
         """Give up the request, because another was granted; go on in a moment."""
@@ -395,10 +407,11 @@ class Seeking:
         place.count("asked")
         place.send(peer, Ask(place.me, self.number, 0, urgent, self.replaces, place.address))
 
-    def _give_up(self) -> None:
+    def _give_up(self, again: bool = True) -> None:
         """The request is over, and the candidate may know."""
         peer = self._place.peers[self.key]
-        self._again.update(dict.fromkeys(peer.names))
+        if again:
+            self._again.update(dict.fromkeys(peer.names))
         self._place.send(peer, Leave(Reason.CANCELLED, NOBODY))
         self.stage = Stage.LOOKING
         self.key = -1
