@@ -357,6 +357,10 @@ def numbers(spark: Any) -> Comparison:
     texts = [f"a {symbol} b" for symbol in symbols]
     texts += [f"a {one} b {symbol} 5" for one in "+-*/" for symbol in ("=", "<", ">=")]
     texts += [f"a + b {symbol} a * b" for symbol in symbols]
+    # Spark must not work these out in another order, in which something else overflows.
+    most = 2**63 - 1
+    texts += [f"a {one} {two} {one} (a {one} b) <= 48" for one in "+*" for two in (-1, most)]
+    texts += [f"a + {most} + (b + -{most}) = a + b", "(a * b) * (a * -1) <= 48"]
     literals = ("5", "4.5", "9007199254740993", "9223372036854775807", "9.3e18", "-9.3e18")
     texts += [f"a {symbol} {one}" for symbol in symbols for one in literals]
     return Comparison(spark, [Selector.parse(text) for text in texts], messages)

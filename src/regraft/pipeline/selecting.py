@@ -178,14 +178,24 @@ def _arithmetic(symbol: str, left: _Number, right: _Number) -> _Number:
 def _whole_result(symbol: str, left: Sql, right: Sql) -> Sql:
     match symbol:
         case "+":
-            return call("try_add", left, right)
+            return _in_order("try_add", left, right)
         case "-":
             return call("try_subtract", left, right)
         case "*":
-            return call("try_multiply", left, right)
+            return _in_order("try_multiply", left, right)
     # There is no "try" for this division; its operands are made NULL where it would fail.
     fits = ~(left.compare("=", INT_MIN) & right.compare("=", -1))
     return when(fits, left).divided_whole(when(right.compare("<>", 0), right))
+
+
+def _in_order(function: str, *operands: Sql) -> Sql:
+    """A sum or a product of ints.
+
+    Spark puts sums of sums, and products of products, into another order where there is a literal
+    among them. Then something else overflows, or nothing does. It does not look behind `|`.
+    """
+    nested = f"`{function}`("
+    return call(function, *(call("|", o, 0) if o.text.startswith(nested) else o for o in operands))
 
 
 def _real_result(symbol: str, left: Sql, right: Sql) -> Sql:

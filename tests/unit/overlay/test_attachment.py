@@ -537,6 +537,16 @@ def test_an_heir_that_is_busy_for_long_is_given_up() -> None:
     assert len(table.said(heir, Ask)) > 3
 
 
+def test_a_search_does_not_go_on_for_one_who_never_answers() -> None:
+    table = Table()
+    dead = table.connect(7)  # it had opened the connection, so it is given up late
+    while not table.said(dead, Ask):
+        table.after(100)
+    other = table.connect(8)
+    table.after(5_000)
+    assert table.said(other, Ask)
+
+
 def test_the_heir_itself_waits_for_the_others() -> None:
     table = Table()
     up = table.attached(9)
