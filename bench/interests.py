@@ -98,7 +98,10 @@ def below(parents: Sequence[int | None], node: int) -> set[int]:
 def expected(
     parents: Sequence[int | None], spread: list[list[Range]], covering: bool
 ) -> dict[tuple[int, int], int]:
-    """For each link and direction, from and to, how many filters should have been told."""
+    """For each link and direction, from and to, how many filters should have been told.
+
+    Each node has one of its own, by which others send it what its mailboxes get.
+    """
     told = {}
     for child, parent in enumerate(parents):
         if parent is None:
@@ -109,7 +112,8 @@ def expected(
             (parent, child, set(range(len(parents))) - under),
         ):
             ranges = [each for node in side for each in spread[node]]
-            told[here, there] = uncovered(ranges) if covering else len(set(ranges))
+            clients = uncovered(ranges) if covering else len(set(ranges))
+            told[here, there] = len(side) + clients
     return told
 
 
