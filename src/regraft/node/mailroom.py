@@ -131,6 +131,10 @@ class Mailroom:
         """More of these was persisted."""
         self.boxes.wake(touched, now)
 
+    def waits(self, key: int) -> bool:
+        """Whether something waits for room on a connection."""
+        return bool(self.boxes.blocked.get(key)) or bool(self.cursors.held.get(key))
+
     def resume(self, key: int, now: Now) -> None:
         """A connection may have room again."""
         if key in self._boxes_first:  # they take turns

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from regraft.errors import BY_NUMBER, PeerError, RegraftError, WorldError
 from regraft.journal.journal import Journal
 from regraft.kernels import lane as lanes
-from regraft.kernels.envelope import FAULTS
 from regraft.kernels.lane import Source
 from regraft.kernels.outlet import Outlet
 from regraft.limits import CHUNK_BYTES, Limits
@@ -41,6 +40,7 @@ from regraft.node.event import (
     Tick,
     Unsent,
 )
+from regraft.node.faults import fault_of
 from regraft.node.groups import Groups
 from regraft.node.looking import Looking
 from regraft.node.network import Joining, Network
@@ -64,16 +64,6 @@ WEIGHTS: dict[int, int] = dict.fromkeys(
     (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.INSPECT, Kind.COMMAND), 4
 )
 UNLIMITED = 1 << 62
-
-FAULT_ERRORS = {
-    lanes.BAD_CHECK: ("bad-checksum", "the check of a frame's header is wrong"),
-    lanes.BAD_CHECKSUM: ("bad-checksum", "the payload of a frame is damaged"),
-    lanes.TOO_SHORT: ("malformed-frame", "a frame is shorter than its header"),
-    lanes.BAD_FLAGS: ("malformed-frame", "a frame has flags that do not exist"),
-    lanes.TOO_LARGE: ("frame-too-large", "a frame is larger than this node takes"),
-    lanes.BAD_ORIGIN: ("malformed-frame", "an ORIGIN frame is not well formed"),
-    lanes.BAD_ENVELOPE: ("malformed-envelope", "an envelope is not well formed"),
-}
 
 
 def allow(principal: str, action: str, topic: str) -> bool:
@@ -109,6 +99,7 @@ class Node:
         self._waiting: dict[int, Connection] = {}  # with more control frames than go into one step
         self._room = 0  # for control frames, in this turn
         self._awake = False  # a moment to go on with that is set
+        self._passing = False  # in this step there were only messages, which change nothing here
         self._kept = 0  # messages that were recorded, when somebody was last looked at
         self._storage: Storage | None = None
         self._network: Network | None = None
@@ -255,14 +246,26 @@ class Node:
         storage = self._storage
         if storage is not None:
             storage.begin(now)
+        self._passing = len(events) > 0
         for event in events:
             if type(event) is Received:  # by far the most frequent
                 self._received(event, event is events[-1], now)
             else:
+                self._passing = self._passing and type(event) is Unsent
                 HANDLERS[type(event)](self, event, now)
-        if storage is None or not storage.unfinished or len(events) > 1:
-            self._end(storage, now)
-        return self._leave(storage, now)
+        if not self._passing or self._kept_something(storage):
+            if storage is None or not storage.unfinished or len(events) > 1:
+                self._end(storage, now)
+            self._go_on(storage, now)
+        return self._leave()
+
+    def _kept_something(self, storage: Storage | None) -> bool:
+        """Whether messages that came are still to be dealt with, now that they went their ways."""
+        if self._router.lane.unplaced or self._outflow.inward or self._replying.stirred:
+            return True
+        if self._network is not None and self._network.moving:
+            return True
+        return storage is not None and storage.has_work
 
     def _end(self, storage: Storage | None, now: Now) -> None:
         """A step ends: do what may concern more than one event."""
@@ -281,13 +284,16 @@ class Node:
         if self._offers.stirred:
             self._offers.work(now)
 
-    def _leave(self, storage: Storage | None, now: Now) -> list[Effect]:
-        """What should be done; and when to go on, if there is more to do."""
+    def _go_on(self, storage: Storage | None, now: Now) -> None:
+        """Have another step soon, if there is more to do."""
         busy = self._waiting or self._router.leaving or (storage is not None and storage.stirred)
         busy = busy or self._offers.stirred
         if busy and not self._awake:
             self._awake = True
             self._deadlines.add(now.ns, "work", 0)
+
+    def _leave(self) -> list[Effect]:
+        """What should be done."""
         if self._deadlines.earlier:
             self._deadlines.earlier = False
             next_ns = self._deadlines.next_ns
@@ -355,8 +361,10 @@ class Node:
         c = self._connections.get(event.connection)
         if c is not None:
             self._outflow.unsent(c, event.size, now)
-            if self._storage is not None and event.size == 0:
-                self._storage.mailroom.resume(c.key, now)
+            storage = self._storage
+            if event.size == 0 and storage is not None and storage.mailroom.waits(c.key):
+                self._passing = False
+                storage.mailroom.resume(c.key, now)
 
     def _on_persisted(self, event: Persisted, now: Now) -> None:
         if self._storage is not None:
@@ -380,6 +388,7 @@ class Node:
 
     def _fail(self, c: Connection, error: RegraftError, now: Now) -> None:
         """End a connection with the reason."""
+        self._passing = False
         name = error.code.name
         self._looking.failures[name] = self._looking.failures.get(name, 0) + 1
         self._effects.append(Note("info", f"{c.who}: {error}"))
@@ -507,23 +516,15 @@ class Node:
                 if lane.stop == lanes.END:
                     break
                 if lane.stop == lanes.FAULT:
-                    raise self._fault()
+                    raise fault_of(lane)
                 self._settle(c, False, now)
                 kind, flags = lane.kind, lane.flags
                 payload = bytes(view[pos + native.HEADER_BYTES : lane.end])
                 pos = lane.end
             self._room -= WEIGHTS.get(kind, 1)
+            self._passing = self._passing and kind == Kind.CREDIT and bool(c.node)
             self._control.handle(c, kind, flags, payload, now)
         return pos
-
-    def _fault(self) -> PeerError:
-        lane = self._router.lane
-        name, text = FAULT_ERRORS[lane.fault]
-        if lane.fault == lanes.BAD_ENVELOPE:
-            text = f"{text}: {FAULTS[lane.fault_detail]}"
-        elif lane.fault == lanes.TOO_LARGE:
-            text = f"{text}: {lane.fault_detail} bytes"
-        return PeerError(name, text)
 
     def _settle(self, c: Connection, last: bool, now: Now) -> None:
         """Pass on what the lane has gathered from a connection, and tell it what was refused."""

@@ -42,6 +42,7 @@ class Outflow:
         self._deadlines = deadlines
         self._limits = limits
         self._unread_max = limits.frame_bytes + 4 * limits.write_bytes
+        self._enough = 4 * limits.write_bytes
         self._batch_bytes = limits.frame_bytes + CHUNK_BYTES
         self._batch_messages = 1 + CHUNK_BYTES // MESSAGE_BYTES_MIN
         self._waiters: dict[int, set[int]] = {}  # publishers by the subscriber they wait for
@@ -179,7 +180,7 @@ class Outflow:
         delivery = c.session.delivery
         backlog = delivery.backlog
         if backlog and not c.unsent and not delivery.awaited:
-            taken = self._take(delivery, self._limits.write_bytes, now)
+            taken = self._take(delivery, self._enough, now)
             if taken.pieces:
                 delivery.awaited = True
                 self._write(c, taken.pieces, now, report=True)
@@ -191,10 +192,10 @@ class Outflow:
             bool(backlog) or c.unsent > 0 or delivery.stalled or self.near_credit(delivery)
         )
 
-    def _take(self, delivery: Delivery, bytes_max: int, now: Now) -> Taken:
+    def _take(self, delivery: Delivery, enough: int, now: Now) -> Taken:
         backlog = delivery.backlog
         before, expired = backlog.size, backlog.expired
-        taken = delivery.take(bytes_max, now.wall_us)
+        taken = delivery.take(enough, now.wall_us)
         self.queued += backlog.size - before
         self._count_dropped(backlog.expired - expired, "expired")
         return taken

@@ -136,6 +136,19 @@ class Storage:
             self.journal.requests.clear()
 
     @property
+    def has_work(self) -> bool:
+        """Whether the end of a step has something to do, though nothing but messages came."""
+        keeper = self.keeper
+        return bool(
+            self.journal.recorder.used
+            or keeper.waiting
+            or keeper.delayed
+            or self.journal.requests
+            or self.unfinished
+            or self.confirm_early
+        )
+
+    @property
     def publishes_later(self) -> bool:
         """Whether something is kept here that the node will publish itself, when it is time."""
         return self.mailroom.delays.some or bool(self.journal.state.prepared)

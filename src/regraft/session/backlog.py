@@ -14,6 +14,7 @@ from regraft.kernels.envelope import unexpired
 from regraft.kernels.frame import origin, take, transfer
 
 JOIN_BYTES = 65_536
+UNBOUNDED = 1 << 62
 
 
 class Run:
@@ -60,7 +61,7 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """No more should come: those who publish to it must wait."""
+        """It holds as much as it may."""
         return self.messages >= self.messages_max or self.size >= self.bytes_max
 
     @property
@@ -95,8 +96,13 @@ class Backlog:
         self.control_size += len(frame)
         self._queue.append(frame)
 
-    def take(self, messages_max: int, bytes_max: int, now_us: int) -> Taken:
-        """Take from the front what both bounds allow, without what has expired meanwhile."""
+    def take(
+        self, messages_max: int, bytes_max: int, now_us: int, enough: int = UNBOUNDED
+    ) -> Taken:
+        """Take from the front what both bounds allow, without what has expired meanwhile.
+
+        Once it is `enough` bytes nothing more is taken; only a run that is longer is cut for that.
+        """
         pieces: list[bytes | memoryview] = []
         messages = size = following = 0
         ids = b""  # of the last run that was taken; the ordinal that follows it goes without saying
@@ -111,12 +117,13 @@ class Backlog:
             if head.expiration and head.expiration <= now_us:
                 self._expire(head, now_us)
             if head.count:
-                if messages >= messages_max or size >= bytes_max:
+                if messages >= messages_max or size >= bytes_max or size >= enough:
                     break
                 view = head.view()
                 count, length = head.count, len(view)
-                if messages + count > messages_max or size + length > bytes_max:
-                    count, length = take(view, messages_max - messages, bytes_max - size)
+                most = min(bytes_max - size, enough)
+                if messages + count > messages_max or length > most:
+                    count, length = take(view, messages_max - messages, most)
                 if not self.bare:
                     pieces.append(transfer(head.ids, count))
                 elif head.ids != ids or head.first != following:

@@ -63,14 +63,15 @@ class Delivery:
             self._shrink()
         return self.dropped_total - before
 
-    def take(self, bytes_max: int, now_us: int) -> Taken:
-        """The next write, within the subscriber's credit."""
+    def take(self, enough: int, now_us: int) -> Taken:
+        """The next write, of about so many bytes, within the subscriber's credit."""
         if self.frozen:
             return Taken([], 0, 0)
         taken = self.backlog.take(
             self.credit_messages - self.sent_messages,
-            min(bytes_max, self.credit_bytes - self.sent_bytes),
+            self.credit_bytes - self.sent_bytes,
             now_us,
+            enough,
         )
         self.sent(taken.messages, taken.size)
         return taken

@@ -95,6 +95,23 @@ def test_a_run_is_split_at_messages() -> None:
     assert (backlog.messages, backlog.size) == (4, 4 * size)
 
 
+def test_a_write_that_is_large_enough_cuts_no_run_but_a_longer_one() -> None:
+    backlog = Backlog(100, 1 << 20)
+    frames = [message(number, 10_000) for number in range(14)]
+    size = len(frames[0])
+    for first in (0, 4, 8):
+        backlog.put(ids(first), 4, b"".join(frames[first : first + 4]), 0)
+    backlog.put(ids(12), 2, b"".join(frames[12:]), 0)
+    taken = backlog.take(FOREVER, FOREVER, 0, 5 * size)
+    assert (taken.messages, taken.size) == (8, 8 * size)  # two runs, though one was not enough
+    taken = backlog.take(FOREVER, FOREVER, 0, 3 * size)
+    assert (taken.messages, taken.size) == (3, 3 * size)  # of the third
+    taken = backlog.take(FOREVER, 2 * size, 0, 3 * size)
+    assert (taken.messages, taken.size) == (2, 2 * size)  # but credit is credit
+    assert backlog.take(FOREVER, FOREVER, 0, 3 * size).messages == 1
+    assert not backlog
+
+
 def test_no_credit_takes_nothing_but_control_frames_in_front() -> None:
     backlog = Backlog(100, 10_000)
     backlog.put_control(control(1))
