@@ -9,6 +9,9 @@ clients subscribe, with covering and without (`interests.py`).
 A hop is what the network uses more than one node that does the same work alone, divided by the
 number of links that a message crosses. At full speed it is judged beside a delivery by that node.
 
+Each round starts all processes anew: how their memory happens to lie in the caches makes a tenth of
+difference, for as long as they run.
+
 Where there is a rate, nodes sleep between messages, and what they find in the caches of the
 processors when they wake depends on who ran meanwhile: seven nodes on few processors displace each
 other, as they would not on machines of their own. So a delivery is measured once more, by a node
@@ -45,6 +48,10 @@ NATS_SINGLE = "nats, one server"
 BESIDE = "one node, beside the line"  # which has the same to do meanwhile
 # Links that a message crosses: by network and the number of takers.
 CROSSED = {(LINE_OF, 1): 6, (TREE_OF, LEAVES): 6, (CLUSTER, 1): 1, (CLUSTER, LEAVES): LEAVES}
+ORDER = [
+    *((SINGLE, 1), (LINE_OF, 1), (SINGLE, LEAVES), (TREE_OF, LEAVES), (BESIDE, 1)),
+    *((NATS_SINGLE, 1), (CLUSTER, 1), (NATS_SINGLE, LEAVES), (CLUSTER, LEAVES)),
+]  # of the rows
 ALONE = {LINE_OF: SINGLE, TREE_OF: SINGLE, CLUSTER: NATS_SINGLE}
 
 WORKS = (
@@ -142,25 +149,37 @@ def measure_beside(network: Network, busy: Network, work: Work, window: Window) 
         other.join()
 
 
-def run_work(
-    work: Work, found: dict[str, Network], window: Window, rounds: int, seen: str
-) -> Results:
-    """All rounds of one work; each begins with another network."""
-    order = cases(found, work)
+def run_round(results: Results, found: dict[str, Network], window: Window, number: int) -> None:
+    """One work at one rate, once with everybody; each round begins with another network."""
+    order = cases(found, results.work)
     if window.rate:
         order.append((BESIDE, 1))
-    results = Results(work, window.rate, {case: [] for case in order})
-    print(f"{results.label}: {rounds} x {len(order)} {seen}", file=sys.stderr, flush=True)
-    for _ in range(rounds):
-        for case in order:
-            name, takers = case
-            if name == BESIDE:
-                one = measure_beside(found[SINGLE], found[LINE_OF], work, window)
-            else:
-                one = measure_one(found[name], replace(work, takers=takers), window)
-            results.rounds[case].append(one)
-        order = order[1:] + order[:1]
-    return results
+    number %= len(order)
+    for case in order[number:] + order[:number]:
+        name, takers = case
+        if name == BESIDE:
+            one = measure_beside(found[SINGLE], found[LINE_OF], results.work, window)
+        else:
+            one = measure_one(found[name], replace(results.work, takers=takers), window)
+        results.rounds.setdefault(case, []).append(one)
+
+
+def run(
+    works: list[Work], rates: tuple[int, ...], rounds: int, warm_seconds: float, seconds: float
+) -> tuple[list[Results], list[str]]:
+    """All rounds, each with processes that were started for it; and who is absent."""
+    all_results = [Results(work, rate) for work in works for rate in rates]
+    notes: list[str] = []
+    for number in range(rounds):
+        with networks() as (found, absent):
+            notes = [f"{name} is absent: {reason}" for name, reason in absent.items()]
+            seen = f"round {number + 1} of {rounds}: {', '.join(found)}"
+            print(f"{seen}; {len(all_results)} works", file=sys.stderr, flush=True)
+            for results in all_results:
+                run_round(results, found, Window(warm_seconds, seconds, results.rate), number)
+    for results in all_results:
+        results.rounds = {case: results.rounds[case] for case in ORDER if case in results.rounds}
+    return all_results, notes
 
 
 # ------------------------------------------------------------------------------ paper
@@ -237,13 +256,8 @@ def main(argv: list[str]) -> int:
     if options.quick:
         works = [work for work in works if work in (WORKS[0], WORKS[3])]
     if works:
-        with networks() as (found, absent):
-            notes += [f"{name} is absent: {reason}" for name, reason in absent.items()]
-            for work in works:
-                for rate in rates:
-                    window = Window(0.2 if options.quick else 0.5, seconds, rate)
-                    seen = f"of {', '.join(found)}"
-                    all_results.append(run_work(work, found, window, rounds, seen))
+        warm_seconds = 0.2 if options.quick else 0.5
+        all_results, notes = run(works, rates, rounds, warm_seconds, seconds)
         table = [row(each, *case) for each in all_results for case in each.rounds]
         print(report.table(HEAD, table))
     goals = judge(all_results)

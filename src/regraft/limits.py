@@ -46,7 +46,7 @@ class Limits:
     queue_messages: int = 65_536  # what waits for one subscriber
     queue_bytes: int = 8 * MIB
     queue_bytes_total: int = 1024 * MIB  # what waits for all of them
-    write_bytes: int = 256 * KIB  # handed to one connection at a time
+    write_bytes: int = 256 * KIB  # handed to one connection at a time; 4 x for who is slow
     window_messages: int = 65_536  # what one publisher may send ahead
     window_bytes: int = 1 * MIB
     window_bytes_first: int = 64 * KIB  # before it has shown that it uses it
