@@ -61,7 +61,7 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """It holds as much as it may."""
+        """No more should come: those who publish to it must wait."""
         return self.messages >= self.messages_max or self.size >= self.bytes_max
 
     @property
