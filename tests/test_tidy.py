@@ -61,7 +61,7 @@ OPEN_ROOMS = {
     "__init__",
     "__main__",
 }
-OPEN_FILES = {("kernels", "__init__.py")}
+OPEN_FILES = {("kernels", "__init__.py"), ("simulate", "__main__.py")}
 OPEN_DOORS = {"simulate": {"random"}}  # seeded
 
 

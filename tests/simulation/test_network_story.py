@@ -132,3 +132,31 @@ def test_the_command_says_what_it_told(capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr().out
     assert "start 0" in printed and "seed 1: 3 nodes, safety" in printed
     assert list(seeds_of(["3", "5..7"])) == [3, 5, 6, 7]
+
+
+def test_several_at_a_time_say_what_one_by_one_would(capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = ["--network", "--nodes", "3", "0..3"]
+    assert main(seeds) == 0
+    alone = capsys.readouterr().out
+    assert main([*seeds, "--jobs", "2"]) == 0
+    assert capsys.readouterr().out == alone and alone.count("seed ") == 4
+
+
+def test_a_story_that_breaks_off_is_one_that_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(networks: Networks, seed: int) -> list[str]:
+        return [] if seed % 50 else [str(1 // 0)]
+
+    monkeypatch.setattr(Networks, "tell", broken)
+    assert main(["--network", "--jobs", "1", "1..130"]) == 1
+    printed = capsys.readouterr().out
+    assert "ZeroDivisionError" in printed and "130 seeds, 2 stories failed" in printed
+    assert "seeds that failed: 50 100" in printed
+
+
+@pytest.mark.parametrize("words", [["x"], ["5..3"], ["0..9", "--jobs", "-1"]])
+def test_what_is_no_seed_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2 and "error: " in capsys.readouterr().err

@@ -13,15 +13,22 @@
     python -m regraft.simulate --filters --seeds 0..9999       filters that guests bring
     python -m regraft.simulate --together --seeds 0..9999      all of the last four at once
 
-A story of many nodes that fails is shortened: acts of its plan are left out as long as it fails in
-the same way, and what is left is printed.
+More than a hundred seeds are told on all processors (--jobs), and only those that fail say
+something. A story of many nodes that fails is shortened: acts of its plan are left out as long as
+it fails in the same way, and what is left is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -36,6 +43,10 @@ from regraft.simulate.shrink import TRIES_MAX, shrink
 from regraft.simulate.story import Story, complaints
 from regraft.simulate.together_story import TogetherStory, together_plan
 from regraft.simulate.trace_story import TraceStory, trace_plan
+
+MANY = 100  # seeds; of more than these only what is wrong is said
+JOBS = f"more than {MANY} are told on all processors, if nothing else is said, others one by one"
+IGNORED = (signal.SIGINT, signal.SIG_IGN)  # by workers: the one who asked them deals with it
 
 
 def tell(seed: int) -> list[str]:
@@ -156,6 +167,12 @@ class Networks:
             shorten(NetworkStory, plan, self.bugs, story.complaints[0].kind, self.tries_max)
         return [f"{found.kind}: {found.text}" for found in story.complaints]
 
+    def add(self, other: Networks) -> None:
+        """What came of others, too."""
+        for what, count in other.totals.items():
+            self.totals[what] = self.totals.get(what, 0) + count
+        self.converged_ms += other.converged_ms
+
     def summary(self) -> str:
         """All stories in a line."""
         told = ", ".join(f"{count} {what}" for what, count in self.totals.items())
@@ -193,13 +210,49 @@ def read(arguments: list[str]) -> argparse.Namespace:
     add("--bug", action="append", default=[], metavar="NAME", help="plant one in the nodes")
     add("--trace", action="store_true", help="say what happens")
     add("--whole", action="store_true", help="do not shorten what fails")
-    return parser.parse_args(arguments)
+    add("--jobs", type=int, default=0, metavar="N", help=f"seeds at a time; {JOBS}")
+    asked = parser.parse_args(arguments)
+    try:
+        asked.seeds = list(seeds_of([*asked.seed, *asked.seeds] or ["0"]))
+    except ValueError:
+        parser.error("a seed is a number, or a range such as 0..99")
+    if not asked.seeds:
+        parser.error("there is no seed in that range")
+    if asked.jobs < 0 or asked.nodes < 0:
+        parser.error("there cannot be less than none")
+    if asked.trace and asked.jobs > 1:
+        parser.error("--trace is for one story after the other: --jobs 1")
+    return asked
 
 
-def main(arguments: list[str]) -> int:
-    """Tell stories of each seed; 1 if the checkers found anything."""
-    asked = read(arguments)
-    seeds = list(seeds_of([*asked.seed, *asked.seeds] or ["0"]))
+def tellers(asked: argparse.Namespace, networks: Networks) -> list[Callable[[int], list[str]]]:
+    """Those who tell what was asked for."""
+    only = asked.custody or asked.network or asked.churn or asked.nodes or asked.mode or asked.bug
+    grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
+    how = (networks.bugs, asked.trace, networks.quiet, networks.shrinking)
+    others = {name: partial(tell_one, name, how=how) for name in STORIES}
+    chosen = [others[name] for name in STORIES if getattr(asked, name)]
+    if chosen:
+        return [*chosen]
+    if asked.grove:
+        return [grove]
+    if only:
+        return [networks.tell]
+    return [tell, tell_durable, networks.tell, grove, *others.values()]
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    failed: int  # stories
+    networks: Networks
+    said: str = ""  # if it was not printed at once
+
+
+def tell_seed(asked: argparse.Namespace, seed: int) -> Result:
+    """All stories of a seed that were asked for; what is wrong is printed."""
     networks = Networks(
         asked.nodes,
         asked.mode,
@@ -207,33 +260,76 @@ def main(arguments: list[str]) -> int:
         frozenset(asked.bug),
         asked.trace,
         not asked.whole,
-        quiet=len(seeds) > 100,
+        quiet=len(asked.seeds) > MANY,
         custody=asked.custody,
     )
-    only = asked.custody or asked.network or asked.churn or asked.nodes or asked.mode or asked.bug
-    tellers: list[Callable[[int], list[str]]] = [networks.tell]
-    grove = partial(tell_grove, bugs=networks.bugs, quiet=networks.quiet)
-    how = (networks.bugs, asked.trace, networks.quiet, networks.shrinking)
-    others = {name: partial(tell_one, name, how=how) for name in STORIES}
-    chosen = [others[name] for name in STORIES if getattr(asked, name)]
-    if chosen:
-        tellers = [*chosen]
-    elif asked.grove:
-        tellers = [grove]
-    elif not only:
-        tellers = [tell, tell_durable, networks.tell, grove, *others.values()]
-    failed = 0
-    for number, seed in enumerate(seeds, 1):
-        for teller in tellers:
+    result = Result(seed, 0, networks)
+    for teller in tellers(asked, networks):
+        try:
             found = teller(seed)
-            for complaint in found:
-                print(f"  {complaint}")
-            failed += bool(found)
-        if networks.quiet and number % 500 == 0:
-            print(f"{number} seeds, {failed} failed", flush=True)
-    if len(seeds) > 1:
-        print(f"{len(seeds)} seeds, {failed} stories failed; {networks.summary()}")
+        except Exception:  # of a node or of the simulator: the other seeds go on
+            print(f"seed {seed}:")
+            found = traceback.format_exc().splitlines()
+        for complaint in found:
+            print(f"  {complaint}")
+        result.failed += bool(found)
+    return result
+
+
+def tell_apart(asked: argparse.Namespace, seed: int) -> Result:
+    """The same in a process of its own, which keeps what is printed."""
+    with redirect_stdout(io.StringIO()) as said:
+        result = tell_seed(asked, seed)
+    result.said = said.getvalue()
+    return result
+
+
+def tell_all(asked: argparse.Namespace) -> Iterator[Result]:
+    """All seeds, in order."""
+    jobs = asked.jobs or ((os.cpu_count() or 1) if len(asked.seeds) > MANY else 1)
+    if jobs == 1 or asked.trace:
+        yield from map(partial(tell_seed, asked), asked.seeds)
+        return
+    pool = ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=IGNORED)
+    try:
+        for result in pool.map(partial(tell_apart, asked), asked.seeds):
+            print(result.said, end="")
+            yield result
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Tell stories of each seed; 1 if the checkers found anything."""
+    asked = read(arguments)
+    count = len(asked.seeds)
+    networks, failed, told = Networks(), 0, 0
+    failures: list[int] = []
+    try:
+        for told, result in enumerate(tell_all(asked), 1):
+            networks.add(result.networks)
+            failed += result.failed
+            failures += [result.seed] if result.failed else []
+            if count > MANY:
+                progress(told, count, failed)
+    except KeyboardInterrupt:
+        print(f"interrupted, {told} of {count} seeds were told", file=sys.stderr)
+    if count > 1:
+        print(f"{told} seeds, {failed} stories failed; {networks.summary()}")
+    if failures and count > MANY:
+        print(f"seeds that failed: {' '.join(map(str, failures))}")
+    if told < count:
+        return 130
     return 1 if failed else 0
+
+
+def progress(told: int, count: int, failed: int) -> None:
+    """Say how far it is: in one line for people, now and then in a file."""
+    if sys.stderr.isatty():
+        end = "\n" if told == count else "\r"
+        print(f"{told} of {count} seeds, {failed} failed", end=end, file=sys.stderr, flush=True)
+    elif told % 500 == 0:
+        print(f"{told} seeds, {failed} failed", flush=True)
 
 
 if __name__ == "__main__":

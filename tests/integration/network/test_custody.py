@@ -1,6 +1,6 @@
 """Nodes killed and started again in any order, while clients publish what must not be lost.
 
-CUSTODY_S=600 makes it ten minutes.
+REGRAFT_CUSTODY_S=600 makes it ten minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from network.cluster import Cluster
 from regraft import Client, RegraftError, connect
 
 NODES = 9
-LASTING_S = float(os.environ.get("CUSTODY_S", "60"))
+LASTING_S = float(os.environ.get("REGRAFT_CUSTODY_S", "60"))
 AWAY_MAX = 3  # nodes at the same time
 SETTLE_S = 240.0  # until everything is where it belongs, on a machine that has much else to do
 PUBLISHERS = ("n1", "n3", "n5", "n8", "n9")

@@ -1,6 +1,6 @@
 """A reader goes from node to node with its mailbox, while nodes are killed and others publish.
 
-RELOCATION_S=300 makes it five minutes.
+REGRAFT_RELOCATION_S=300 makes it five minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 from network.cluster import Cluster
 from regraft import Client, RegraftError, connect
 
-LASTING_S = float(os.environ.get("RELOCATION_S", "20"))
+LASTING_S = float(os.environ.get("REGRAFT_RELOCATION_S", "20"))
 PATIENCE_S = 60.0
 SETTLE_S = 180.0
 QUIET_S = 8.0  # without a message, when all is well: there is none
