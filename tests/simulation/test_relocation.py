@@ -106,6 +106,20 @@ def test_who_reads_it_is_told_where_it_is_and_what_it_held_comes_as_tried_before
     assert read(few, 1) == []
 
 
+def test_a_mailbox_that_is_for_something_else_stays_where_it_is() -> None:
+    few = Few(2)
+    reader = attach(few, 1)
+    for wanted in (("a/x", {}), ("a/#", {"selector": "n > 1"}), ("a/#", {"exact": True})):
+        other = few.reader(0, f"other-{few.world.ns}")
+        other.read(1, "box", wanted[0], move=True, **wanted[1])
+        few.world.advance(1500)
+        assert errors(other) == ["mailbox-differs"]
+        leave(few, other)
+    assert errors(reader) == [] and row(few, 1)["moved_to"] == ""
+    publish(few, 0, 0, 3)
+    assert reader.bodies == bodies(0, 3)
+
+
 def test_what_was_settled_out_of_order_does_not_come_and_the_rest_does_once() -> None:
     few = Few(2)
     reader = attach(few, 0)

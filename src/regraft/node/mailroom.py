@@ -40,6 +40,7 @@ from regraft.node.press import Press
 from regraft.node.reading import FOREVER, Reading, Readings
 from regraft.node.router import Router
 from regraft.node.settlements import Settlements
+from regraft.routing.filters import Filter
 from regraft.wire import native
 
 NAME_BYTES_MAX = 255
@@ -585,14 +586,21 @@ def read_options(data: bytes) -> Options:
     return options
 
 
-def check_same(mailbox: Mailbox, pattern: str, exact: bool, text: str, options: Options) -> None:
-    """A mailbox that is there has to be what somebody takes it for."""
-    if (mailbox.pattern, mailbox.exact, mailbox.selector) != (pattern, exact, text):
+def check_filter(name: str, known: Filter, wanted: Filter) -> None:
+    """What a mailbox takes has to be what somebody takes it for."""
+    if known != wanted:
+        which = f" where {known.selector}" if known.selector else ""
         raise LocalError(
             "mailbox-differs",
-            f"mailbox {mailbox.name!r} is for {mailbox.pattern!r} where "
-            f"{mailbox.selector or 'anything'!r}; remove it first, or take another name",
+            f"mailbox {name!r} is for {known.pattern!r}{which}; "
+            "remove it first, or take another name",
         )
+
+
+def check_same(mailbox: Mailbox, pattern: str, exact: bool, text: str, options: Options) -> None:
+    """A mailbox that is there has to be what somebody takes it for."""
+    there = Filter(mailbox.pattern, mailbox.exact, mailbox.selector)
+    check_filter(mailbox.name, there, Filter(pattern, exact, text))
     known = mailbox.options  # without quotas of its own it may have those of its topic
     if _with_quotas(options, known.quota_messages, known.quota_bytes) != known:
         raise LocalError("mailbox-differs", f"mailbox {mailbox.name!r} has other options")

@@ -42,7 +42,7 @@ from regraft.node.connection import OPEN, Connection
 from regraft.node.consigning import RETRY_NS, RETRY_NS_MAX, Consigning, Consignment
 from regraft.node.effect import Effect, Note
 from regraft.node.event import Now
-from regraft.node.mailroom import OWN, Mailroom, check_name, read_options
+from regraft.node.mailroom import OWN, Mailroom, check_filter, check_name, read_options
 from regraft.node.outflow import Outflow
 from regraft.node.reading import FOREVER
 from regraft.node.receiving import Receiving
@@ -139,7 +139,9 @@ class Relocating:
             if not wanted.move or (mailbox is not None and mailbox.home is None):
                 return False
             assert c.session is not None
-            asked = self._ask(wanted.durable, mailbox, "", c.session.client_id, now)
+            text = plan.text if plan is not None else ""
+            same = None if wanted.existing else Filter(wanted.pattern, wanted.exact, text)
+            asked = self._ask(wanted.durable, mailbox, "", c.session.client_id, now, same)
             if asked is None:
                 return False
         key, waiting = (c.key, wanted.id), object()
@@ -176,9 +178,15 @@ class Relocating:
         asked.waiting.append((now.ns + WAIT_NS, told))
 
     def _ask(
-        self, name: str, known: Mailbox | None, node: str, owner: str, now: Now
+        self,
+        name: str,
+        known: Mailbox | None,
+        node: str,
+        owner: str,
+        now: Now,
+        same: Filter | None = None,
     ) -> Asked | None:
-        """Have a mailbox come here, from wherever it is; None: there is none."""
+        """Have a mailbox come here, wherever it is, if it is the `same`; None: there is none."""
         self._mailroom.check_journal()
         check_name(name)
         if known is not None and known.home is not None and not node:
@@ -189,6 +197,8 @@ class Relocating:
             if found is None:
                 return None
             came, filter = found
+        if same is not None:
+            check_filter(name, filter, same)
         about = (name, *filter[:3], owner, now.wall_us)
         mailbox = self._journal.make_mailbox(*about, came=came)
         asked = self._asked[mailbox.number] = Asked(mailbox)

@@ -13,9 +13,9 @@
     python -m regraft.simulate --filters --seeds 0..9999       filters that guests bring
     python -m regraft.simulate --together --seeds 0..9999      all of the last four at once
 
-More than a hundred seeds are told on all processors (--jobs), and only those that fail say
-something. A story of many nodes that fails is shortened: acts of its plan are left out as long as
-it fails in the same way, and what is left is printed.
+More than ten seeds are told on all processors (--jobs). Of more than a hundred only those that
+fail say something. A story of many nodes that fails is shortened: acts of its plan are left out as
+long as it fails in the same way, and what is left is printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from regraft.simulate.together_story import TogetherStory, together_plan
 from regraft.simulate.trace_story import TraceStory, trace_plan
 
 MANY = 100  # seeds; of more than these only what is wrong is said
-JOBS = f"more than {MANY} are told on all processors, if nothing else is said, others one by one"
+FEW = 10  # which are not worth more processes
+JOBS = f"if nothing is said, as many as there are processors, for more than {FEW} seeds"
 IGNORED = (signal.SIGINT, signal.SIG_IGN)  # by workers: the one who asked them deals with it
 
 
@@ -286,7 +287,7 @@ def tell_apart(asked: argparse.Namespace, seed: int) -> Result:
 
 def tell_all(asked: argparse.Namespace) -> Iterator[Result]:
     """All seeds, in order."""
-    jobs = asked.jobs or ((os.cpu_count() or 1) if len(asked.seeds) > MANY else 1)
+    jobs = asked.jobs or ((os.cpu_count() or 1) if len(asked.seeds) > FEW else 1)
     if jobs == 1 or asked.trace:
         yield from map(partial(tell_seed, asked), asked.seeds)
         return
