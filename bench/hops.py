@@ -15,8 +15,8 @@ difference, for as long as they run.
 Where there is a rate, nodes sleep between messages, and what they find in the caches of the
 processors when they wake depends on who ran meanwhile: seven nodes on few processors displace each
 other, as they would not on machines of their own. So a delivery is measured once more, by a node
-beside the line while that carries the same rate, and a hop is judged beside that one. How it
-compares with a node that has the machine to itself is told, too.
+beside the network that carries the same rate in the same seconds, and a hop is judged beside that
+one. How it compares with a node that has the machine to itself is told, too.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ WHERE = "price > 100 AND symbol = 'ACME'"
 
 SINGLE, LINE_OF, TREE_OF, CLUSTER = "one node", "line of 7", "tree of 7", "nats, cluster of 7"
 NATS_SINGLE = "nats, one server"
-BESIDE = "one node, beside the line"  # which has the same to do meanwhile
+BESIDE = {LINE_OF: "one node, beside the line", TREE_OF: "one node, beside the tree"}
 # Links that a message crosses: by network and the number of takers.
 CROSSED = {(LINE_OF, 1): 6, (TREE_OF, LEAVES): 6, (CLUSTER, 1): 1, (CLUSTER, LEAVES): LEAVES}
 ORDER = [
-    *((SINGLE, 1), (LINE_OF, 1), (SINGLE, LEAVES), (TREE_OF, LEAVES), (BESIDE, 1)),
+    *((SINGLE, 1), (LINE_OF, 1), (BESIDE[LINE_OF], 1)),
+    *((SINGLE, LEAVES), (TREE_OF, LEAVES), (BESIDE[TREE_OF], 1)),
     *((NATS_SINGLE, 1), (CLUSTER, 1), (NATS_SINGLE, LEAVES), (CLUSTER, LEAVES)),
 ]  # of the rows
 ALONE = {LINE_OF: SINGLE, TREE_OF: SINGLE, CLUSTER: NATS_SINGLE}
@@ -137,31 +138,43 @@ def measure_one(network: Network, work: Work, window: Window) -> Measurement:
         return failed(work, repr(error))
 
 
-def measure_beside(network: Network, busy: Network, work: Work, window: Window) -> Measurement:
-    """One network while another one has the same to do, from before until after."""
+def measure_both(
+    network: Network, node: Network, work: Work, takers: int, window: Window
+) -> tuple[Measurement, Measurement]:
+    """A network, and one node that has the same to do for one taker, in the midst of it."""
     longer = replace(window, seconds=window.warm_seconds + window.seconds + BESIDE_SECONDS)
-    other = FORK.Process(target=measure_one, args=(busy, work, longer))
+    ours, theirs = FORK.Pipe(duplex=False)
+
+    def tell() -> None:
+        theirs.send(measure_one(network, replace(work, takers=takers), longer))
+
+    other = FORK.Process(target=tell)
     other.start()
+    theirs.close()
     try:
         time.sleep(BESIDE_SECONDS / 2)
-        return measure_one(network, work, window)
+        beside = measure_one(node, work, window)
+        return ours.recv(), beside
     finally:
         other.join()
+        ours.close()
 
 
 def run_round(results: Results, found: dict[str, Network], window: Window, number: int) -> None:
     """One work at one rate, once with everybody; each round begins with another network."""
     order = cases(found, results.work)
-    if window.rate:
-        order.append((BESIDE, 1))
     number %= len(order)
     for case in order[number:] + order[:number]:
         name, takers = case
-        if name == BESIDE:
-            one = measure_beside(found[SINGLE], found[LINE_OF], results.work, window)
+        if window.rate and name in BESIDE:
+            both = measure_both(found[name], found[SINGLE], results.work, takers, window)
+            measured = {case: both[0], (BESIDE[name], 1): both[1]}
         else:
-            one = measure_one(found[name], replace(results.work, takers=takers), window)
-        results.rounds.setdefault(case, []).append(one)
+            measured = {
+                case: measure_one(found[name], replace(results.work, takers=takers), window)
+            }
+        for each, one in measured.items():
+            results.rounds.setdefault(each, []).append(one)
 
 
 def run(
@@ -206,9 +219,10 @@ def judge(all_results: list[Results]) -> list[report.Goal]:
     for results in all_results:
         for network, takers in ((LINE_OF, 1), (TREE_OF, LEAVES)):
             name = f"{results.label}: a hop in the {network}"
-            cases = [(network, takers), (SINGLE, takers), (SINGLE, 1), (BESIDE, 1)]
+            beside = BESIDE[network]
+            cases = [(network, takers), (SINGLE, takers), (SINGLE, 1), (beside, 1)]
             fault = any(one.fault for case in cases for one in results.rounds.get(case, []))
-            for node in (BESIDE, SINGLE) if results.rate else (SINGLE,):
+            for node in (beside, SINGLE) if results.rate else (SINGLE,):
                 times = report.median(results.times(network, takers, node))
                 what = f"x delivery, {node}" if results.rate else "x delivery"
                 goal = report.at_most(name, BOUND, what, times)

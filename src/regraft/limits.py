@@ -40,7 +40,7 @@ class Limits:
     subscriptions: int = 2_000_000
     link_filters: int = 2_000_000  # what one neighbour may want
     link_window_messages: int = 524_288  # and send ahead
-    link_window_bytes: int = 16 * MIB
+    link_window_bytes: int = 32 * MIB
     selector_bytes: int = 8 * KIB
     predicates_cost: int = 4_000_000  # of all subscriptions, for one message, in comparisons
     queue_messages: int = 65_536  # what waits for one subscriber
