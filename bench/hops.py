@@ -255,8 +255,8 @@ def faults(all_results: list[Results]) -> list[str]:
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.hops", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="under a minute")
-    parser.add_argument("--rounds", type=int, help="default 5, quick 2")
-    parser.add_argument("--seconds", type=float, help="of one count; default 2, quick 0.5")
+    parser.add_argument("--rounds", type=int, help="default 9, quick 2")
+    parser.add_argument("--seconds", type=float, help="of one count; default 1, quick 0.5")
     parser.add_argument("--work", default="", help="only works whose label contains this")
     parser.add_argument("--no-tables", action="store_true", help="hops only")
     parser.add_argument("--no-hops", action="store_true", help="tables only")
@@ -269,8 +269,8 @@ def main(argv: list[str]) -> int:
     options = arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the nodes go, too
     neighbours = Neighbours()
-    seconds = options.seconds or (0.5 if options.quick else 2.0)
-    rounds = options.rounds or (2 if options.quick else 5)
+    seconds = options.seconds or (0.5 if options.quick else 1.0)
+    rounds = options.rounds or (2 if options.quick else 9)
     rates = (0,) if options.quick else (0, RATE)
     all_results: list[Results] = []
     notes: list[str] = []
