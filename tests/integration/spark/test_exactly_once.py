@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +16,8 @@ import pytest
 
 from regraft.pipeline.link import Link
 from regraft.wire import bulk
-from spark.serving import PATIENCE_S, Served, orders
+from spark.drivers import Driver
+from spark.serving import Served, orders
 
 pytest.importorskip("pyspark", reason="pip install 'regraft[spark]'")
 
@@ -26,54 +25,6 @@ KILLS = int(os.environ.get("REGRAFT_DRIVER_KILLS", "5"))
 COUNT = 20_000
 PER_BATCH = COUNT // (20 * KILLS)  # so few that no driver comes to the end
 JOB = Path(__file__).with_name("job.py")
-RUN_S = 240.0
-
-
-class Driver:
-    """A driver in a process group of its own: Python, Java, and the workers."""
-
-    def __init__(self, node: Served, checkpoint: Path, master: str, rows: int) -> None:
-        command = [sys.executable, str(JOB), node.url, str(checkpoint), master, str(rows)]
-        environ = os.environ | {
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        self.log = (checkpoint.parent / "driver.log").open("ab")
-        self.popen = subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            start_new_session=True, text=True, bufsize=1,
-        )  # fmt: skip
-
-    def begin(self) -> None:
-        """Let the query begin; all before is the same for all queries, and takes long."""
-        assert self.wait_for("ready")
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("begin\n")
-        self.popen.stdin.flush()
-
-    def wait_for(self, word: str) -> bool:
-        """Read what it says up to this word; False if it ends before."""
-        assert self.popen.stdout is not None
-        return any(line.startswith(word) for line in self.popen.stdout)
-
-    def kill(self) -> None:
-        os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.wait(PATIENCE_S)
-        self.close()
-
-    def close(self) -> None:
-        assert self.popen.stdin is not None and self.popen.stdout is not None
-        self.popen.stdin.close()
-        self.popen.stdout.close()
-        self.log.close()
-
-    def end(self) -> None:
-        """Let it come to its end."""
-        assert self.popen.stdout is not None
-        self.popen.stdout.read()
-        code = self.popen.wait(RUN_S)
-        self.close()
-        assert code == 0
 
 
 def copied(node: Served) -> list[int]:
@@ -91,7 +42,7 @@ def test_drivers_that_are_killed_at_any_moment(tmp_path: Path) -> None:
     drivers: list[Driver] = []
 
     def prepare(rows: int) -> None:
-        drivers.append(Driver(node, checkpoint, "local[2]", rows))
+        drivers.append(Driver(node, checkpoint, "local[2]", str(rows), job=JOB))
 
     try:
         node.publish(orders(0, COUNT))
@@ -140,7 +91,8 @@ def test_an_executor_that_is_lost(tmp_path: Path) -> None:
     node = Served(tmp_path / "node")
     try:
         node.publish(orders(0, COUNT))
-        driver = Driver(node, tmp_path / "checkpoint", "local-cluster[2,1,768]", COUNT // 8)
+        cluster = "local-cluster[2,1,768]"
+        driver = Driver(node, tmp_path / "checkpoint", cluster, str(COUNT // 8), job=JOB)
         driver.begin()
         assert driver.wait_for("batch")
         alive = [
