@@ -160,3 +160,17 @@ def test_what_is_no_seed_is_refused(words: list[str], capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2 and "error: " in capsys.readouterr().err
+
+
+def test_who_is_interrupted_says_how_far_it_came(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def progress(told: int, count: int, failed: int) -> None:
+        if told == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("regraft.simulate.__main__.progress", progress)
+    assert main(["--network", "--nodes", "3", "--jobs", "2", "0..150"]) == 130
+    said = capsys.readouterr()
+    assert said.out.startswith("3 seeds, 0 stories failed")
+    assert "interrupted, 3 of 151 seeds were told" in said.err

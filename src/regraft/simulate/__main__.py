@@ -26,11 +26,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import Pool
 
 from regraft.simulate.durable_story import DurableStory
 from regraft.simulate.filter_story import FilterStory, filter_plan
@@ -285,19 +285,16 @@ def tell_apart(asked: argparse.Namespace, seed: int) -> Result:
     return result
 
 
-def tell_all(asked: argparse.Namespace) -> Iterator[Result]:
+def tell_all(asked: argparse.Namespace) -> Generator[Result, None, None]:
     """All seeds, in order."""
     jobs = asked.jobs or ((os.cpu_count() or 1) if len(asked.seeds) > FEW else 1)
     if jobs == 1 or asked.trace:
         yield from map(partial(tell_seed, asked), asked.seeds)
         return
-    pool = ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=IGNORED)
-    try:
-        for result in pool.map(partial(tell_apart, asked), asked.seeds):
+    with Pool(jobs, initializer=signal.signal, initargs=IGNORED) as pool:
+        for result in pool.imap(partial(tell_apart, asked), asked.seeds):
             print(result.said, end="")
             yield result
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -306,8 +303,9 @@ def main(arguments: list[str]) -> int:
     count = len(asked.seeds)
     networks, failed, told = Networks(), 0, 0
     failures: list[int] = []
+    results = tell_all(asked)
     try:
-        for told, result in enumerate(tell_all(asked), 1):
+        for told, result in enumerate(results, 1):
             networks.add(result.networks)
             failed += result.failed
             failures += [result.seed] if result.failed else []
@@ -315,6 +313,7 @@ def main(arguments: list[str]) -> int:
                 progress(told, count, failed)
     except KeyboardInterrupt:
         print(f"interrupted, {told} of {count} seeds were told", file=sys.stderr)
+        results.close()
     if count > 1:
         print(f"{told} seeds, {failed} stories failed; {networks.summary()}")
     if failures and count > MANY:
