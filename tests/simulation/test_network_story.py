@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -162,15 +163,14 @@ def test_what_is_no_seed_is_refused(words: list[str], capsys: pytest.CaptureFixt
     assert ended.value.code == 2 and "error: " in capsys.readouterr().err
 
 
-def test_who_is_interrupted_says_how_far_it_came(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def progress(told: int, count: int, failed: int) -> None:
-        if told == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("regraft.simulate.__main__.progress", progress)
-    assert main(["--network", "--nodes", "3", "--jobs", "2", "0..150"]) == 130
-    said = capsys.readouterr()
-    assert said.out.startswith("3 seeds, 0 stories failed")
-    assert "interrupted, 3 of 151 seeds were told" in said.err
+def test_who_interrupts_it_hears_how_far_it_came() -> None:
+    command = [sys.executable, "-u", "-m", "regraft.simulate", "--network", "--jobs", "2", "0..99"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+        try:
+            assert it.stdout is not None and it.stdout.readline().startswith("seed 0: ")
+            it.send_signal(signal.SIGINT)
+            out, err = it.communicate(timeout=60)
+        finally:
+            it.kill()
+    assert it.returncode == 130 and "stories failed" in out
+    assert "interrupted, " in err and "of 100 seeds were told" in err
